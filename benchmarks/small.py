@@ -2,7 +2,7 @@
 
 1 to 128 shuffled seeds, fanouts [10, 5], 400-byte features; the consumer does nothing. Microseconds a minibatch, in
 alternation, median: the plain chain, and a DataLoader with threads (overlap=True), without (overlap=False) and by
-itself, as the size says (loader/small.py). Kernels with one thread.
+itself, as the size says (loader/passes.py). Kernels with one thread.
 Run: python benchmarks/small.py --graph GRAPH --repeats 15
 Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, commit 9883118; time to that of the chain with threads,
 without, by itself): 1 seed (89 us) 3.9, 1.20, 1.18; 8 (133 us) 2.5, 1.16, 1.12; 16 (176 us) 2.1, 1.13, 1.11; 32 (251

@@ -51,9 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # Later than multiprocessing removes what it keeps there, whose priority is -100.
         multiprocessing.util.Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-    from datapipes.loader import small  # not before it is known whether Triton interprets
+    from datapipes.loader import passes  # not before it is known whether Triton interprets
 
-    small.MOST_BYTES = -1  # minibatches of tests are small, those of users are not: threads make them
+    passes.MOST_BYTES = -1  # minibatches of tests are small, those of users are not: threads make them
 
 
 @pytest.hookimpl(tryfirst=True)  # before the tests are chosen by their marks

@@ -39,21 +39,13 @@ class Replaceable:
     headers: tuple[str, ...] = ()
 
 
-def _first_entry(root: Path) -> str | None:
-    return min((entry.name for entry in root.iterdir()), default=None)
-
-
-NOTHING = Replaceable(_first_entry)
+NOTHING = Replaceable(lambda root: min((entry.name for entry in root.iterdir()), default=None))
 
 _MOST_BYTES = 255  # of the name of a file
 _LOCK, _NEW, _OLD = "datapipes-lock", "datapipes-new", "datapipes-old"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of fcntl.h and linux/fs.h
-
-
-def _never(new: Path) -> bool:
-    return False
 
 
 @contextmanager
@@ -63,7 +55,7 @@ def new_folder(
     num_bytes: int = 0,
     *,
     replaced: Replaceable = NOTHING,
-    goes_on: Callable[[Path], bool] = _never,
+    goes_on: Callable[[Path], bool] = lambda new: False,
 ) -> Iterator[Path]:
     """Give a fresh hidden folder; when the block ends without an error, it becomes `root`. An error removes it.
 

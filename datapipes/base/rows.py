@@ -55,14 +55,14 @@ class RowTable:
     """
 
     def __init__(self, rows: Tensor) -> None:
-        self._rows = rows
+        self.rows = rows
         self._made: tuple[int, NDArray[np.uint8]] | None = None  # (their address, their bytes); two threads may call
 
     def bytes_now(self) -> NDArray[np.uint8]:
         """Return the rows where they are now, as uint8 [count, bytes of a row]."""
-        made, address = self._made, self._rows.data_ptr()
+        made, address = self._made, self.rows.data_ptr()
         if made is None or made[0] != address:
-            made = self._made = address, byte_rows(self._rows)
+            made = self._made = address, byte_rows(self.rows)
         return made[1]
 
 

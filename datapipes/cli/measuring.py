@@ -29,6 +29,7 @@ from datapipes.features import FeatureFetcher, FeatureStore, TensorFeature
 from datapipes.graph.saved import open_graph
 from datapipes.loader import DataLoader
 from datapipes.minibatch import MiniBatch
+from datapipes.minibatch.message import by_type
 from datapipes.processes.child import ChildProcess, begin, begin_as_child, end_all
 from datapipes.processes.main_module import refuse_repetition
 from datapipes.processes.start import context_of, prepare_server
@@ -147,19 +148,15 @@ class Made(NamedTuple):
         totals = {
             "edges": sum(block.num_edges for block in blocks),
             "destinations": sum(block.num_dst for block in blocks),
-            "input_nodes": sum(len(ids) for minibatch in kept for ids in _by_type(minibatch.input_nodes).values()),
+            "input_nodes": sum(len(ids) for minibatch in kept for ids in by_type(minibatch.input_nodes).values()),
             "feature_bytes": sum(map(fetcher.bytes_for, kept)),
             "message_bytes": sum(tensor.nbytes for minibatch in kept for tensor in minibatch.to_message().values()),
         }
         return cls(kept, {name: total / len(kept) for name, total in totals.items()}, cost)
 
 
-def _by_type(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {None: value}
-
-
 def _blocks(minibatch: MiniBatch) -> list[Any]:
-    return [block for hop in minibatch.blocks or () for block in _by_type(hop).values()]
+    return [block for hop in minibatch.blocks or () for block in by_type(hop).values()]
 
 
 @contextlib.contextmanager
@@ -271,7 +268,7 @@ def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
     """Return a Work like that of `_gather`, by torch.index_select into existing memory."""
-    nodes = [_by_type(minibatch.input_nodes) for minibatch, _ in rows]
+    nodes = [by_type(minibatch.input_nodes) for minibatch, _ in rows]
     tables: list[Any] = [(kind, feature.tensor) for (_, kind, _), feature in setting.features.items()]
     outs = [table.new_zeros(max(len(ids[kind]) for ids in nodes), *table.shape[1:]) for kind, table in tables]
     again = cycle(zip(nodes, rows, strict=True))

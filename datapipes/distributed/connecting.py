@@ -128,27 +128,23 @@ def _book_and_part(where: str, root_or_book: Any, local_part: Any, mmap: bool) -
                 f"{where}: local_part {shown(local_part)} is read from the folder of the partition, but a book was "
                 "given. Pass the folder, or leave local_part out."
             )
-        _refuse_no_part(where, mmap)
-        return root_or_book, None
-    if not isinstance(root_or_book, (str, Path)):
+        book = root_or_book
+    elif isinstance(root_or_book, (str, Path)):
+        book = open_book(root_or_book)
+    else:
         raise TypeError(
             f"{where}: root_or_book must be the folder of a partition or a PartitionBook, got {shown(root_or_book)} "
             f"({type(root_or_book).__name__})."
         )
-    book = open_book(root_or_book)
-    if local_part is None:
-        _refuse_no_part(where, mmap)
-        return book, None
-    check_int(where, "local_part", local_part, 0, book.num_parts - 1)
-    return book, Part.open(root_or_book, local_part, book=book, mmap=mmap)
-
-
-def _refuse_no_part(where: str, mmap: bool) -> None:
-    if not mmap:
+    if local_part is None and not mmap:
         raise ValueError(
             f"{where}: mmap=False reads the local part into memory, but there is none. Give local_part, or leave mmap "
             "out."
         )
+    if local_part is None:
+        return book, None
+    check_int(where, "local_part", local_part, 0, book.num_parts - 1)
+    return book, Part.open(root_or_book, local_part, book=book, mmap=mmap)
 
 
 def _facts_of_servers(

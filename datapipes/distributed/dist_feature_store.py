@@ -66,7 +66,8 @@ class DistFeatureStore(FeatureStore):
                 f"{_NAME}: dist_graph must be a DistGraph, got {type(dist_graph).__name__}. Make one with "
                 "DistGraph.connect."
             )
-        self.dist_graph, self.cache_bytes = dist_graph, _check_size(cache_bytes)
+        size = parse_size(_NAME, "cache_bytes", cache_bytes) if isinstance(cache_bytes, str) else cache_bytes
+        self.dist_graph, self.cache_bytes = dist_graph, check_int(_NAME, "cache_bytes", size, 0)
         if cache_by is not None and self.cache_bytes == 0:
             raise ValueError(
                 f"{_NAME}: cache_by is given, and cache_bytes is 0, so there is no cache. Give it a size, such as "
@@ -120,12 +121,6 @@ class DistFeatureStore(FeatureStore):
     def __repr__(self) -> str:
         cache = f", {self._reader.hot.num_bytes} bytes cached" if self.cache_bytes else ""
         return f"{_NAME}({len(self)} features of {self.dist_graph!r}{cache})"
-
-
-def _check_size(value: Any) -> int:
-    if isinstance(value, str):
-        return parse_size(_NAME, "cache_bytes", value)
-    return check_int(_NAME, "cache_bytes", value, 0)
 
 
 def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Tensor] | None) -> HotRows:

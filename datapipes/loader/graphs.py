@@ -7,6 +7,7 @@ import torch
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.device import CopyTo
+from datapipes.sampling.sampler import line_before
 
 Graph = StageGraph[Stage]
 
@@ -23,10 +24,7 @@ def gpus_of(graph: Graph) -> list[torch.device]:
 
 def single_line(graph: Graph) -> list[Stage]:
     """Return the stages with one source that lead to the last stage, in the order of the flow."""
-    line = [graph.root]
-    while len(line[-1].sources) == 1:
-        line.append(line[-1].source)
-    return [stage for stage in reversed(line) if len(stage.sources) == 1]
+    return [stage for stage in reversed(line_before(graph.root)) if len(stage.sources) == 1]
 
 
 def planned_elsewhere(graph: Graph) -> set[int]:

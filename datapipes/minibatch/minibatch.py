@@ -244,14 +244,7 @@ class MiniBatch(Movable):
                 hold (`frontier="all"` with a fanout below the in-degree, or with replacement); or the rows of seeds,
                 labels or features do not belong together; or two features have one name.
         """
-        return pyg_data(
-            blocks=self.blocks,
-            input_nodes=self.input_nodes,
-            plain=self._plain_fields(),
-            extra=self.extra,
-            node_features=self.node_features or {},
-            edge_features=self.edge_features,
-        )
+        return pyg_data(self)
 
     def _plain_fields(self) -> dict[str, TensorOrDict]:
         """Return the fields of PLAIN_FIELDS that are set."""

@@ -28,22 +28,13 @@ NODE_NAMES = {"labels": "y", "indexes": "input_id", "timestamps": "seed_time"}
 LINK_NAMES = {"labels": "edge_label", "indexes": "input_id", "timestamps": "edge_label_time"}
 
 
-def pyg_data(
-    *,
-    blocks: list[Any] | None,
-    input_nodes: Any,
-    plain: Mapping[str, Any],
-    extra: Mapping[str, Any],
-    node_features: Mapping[Any, Tensor],
-    edge_features: list[dict[Any, Tensor]] | None,
-) -> Data | HeteroData:
-    """Return the fields of a minibatch as `Data`, with types as `HeteroData`.
+def pyg_data(minibatch: Any) -> Data | HeteroData:
+    """Return a MiniBatch as `Data`, with types as `HeteroData`.
 
-    Args:
-        plain: {name: value} of the PLAIN_FIELDS that are set; the other arguments are fields of the minibatch.
     Raises:
         ImportError, ValueError: See MiniBatch.to_pyg.
     """
+    blocks, input_nodes, edge_features = minibatch.blocks, minibatch.input_nodes, minibatch.edge_features
     if not blocks or input_nodes is None:
         lack = "of no hops; sample with one fanout or more" if blocks == [] else "without blocks; it must be sampled"
         raise ValueError(f"to_pyg: found a minibatch {lack}. Put a sampler into the chain.")
@@ -55,8 +46,8 @@ def pyg_data(
             return data
         return data.get_node_store(type_) if isinstance(type_, str) else data.get_edge_store(*type_)
 
-    plain = {name: by_type(value) for name, value in plain.items()}
-    extra = {name: by_type(value) for name, value in extra.items()}
+    plain = {name: by_type(value) for name, value in minibatch._plain_fields().items()}
+    extra = {name: by_type(value) for name, value in minibatch.extra.items()}
     compacted: Mapping[Any, Tensor] = plain.get("compacted_seeds", {})
     for type_ in _types_of_seeds(plain, extra):
         _check_seeds(where_of(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
@@ -67,7 +58,7 @@ def pyg_data(
     without_types: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}  # attributes of a Data besides edge features
     for node_type, (ids, rows, counts) in nodes.items():
         where, fields = where_of(node_type), _of_type(plain, node_type)
-        features = _features_of(node_features, node_type)
+        features = _features_of(minibatch.node_features or {}, node_type)
         _check_rows(where, "input_nodes", int(local[node_type].shape[0]), features)
         if rows is not None:
             features = {name: value[rows.nodes] for name, value in features.items()}

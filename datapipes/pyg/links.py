@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.types import ends_of
+from datapipes.base.types import ends_of, values_of
 
 TRIES = 5  # tries to draw a negative that is early enough
 
@@ -48,11 +48,12 @@ class LinkSeeds:
             )
         if negatives is not None:
             drawn = _Drawn(negatives, self._num_links, inputs.time)
+            of_src, of_dst = ((values_of(num_nodes, end), values_of(node_time, end)) for end in types)
             if not self._is_triplet:
-                src = torch.cat((src, drawn.draw("src", _of(num_nodes, src_type), _of(node_time, src_type))))
+                src = torch.cat((src, drawn.draw("src", *of_src)))
                 ones = torch.ones(self._num_links) if self._label is None else self._label
                 self._label = torch.cat((ones, ones.new_zeros((drawn.count, *ones.shape[1:]))))
-            dst = torch.cat((dst, drawn.draw("dst", _of(num_nodes, dst_type), _of(node_time, dst_type))))
+            dst = torch.cat((dst, drawn.draw("dst", *of_dst)))
             if inputs.time is not None:
                 dst_times = inputs.time.repeat(1 + drawn.rounds)[: len(dst)]
                 src_times = src_times if self._is_triplet else dst_times
@@ -118,11 +119,6 @@ class _Drawn:
             is_late[is_late.clone()] = node_time[again] >= latest[is_late]
         ids[is_late] = node_time.argmin()
         return ids.view(-1)[: self.count]
-
-
-def _of(values: Any, node_type: Any) -> Any:
-    """Return the value of a node type from a dict by type; any other value as is."""
-    return values.get(node_type) if isinstance(values, dict) else values
 
 
 def _by_type(types: tuple[Any, Any], src: Any, dst: Any) -> dict[Any, Any]:

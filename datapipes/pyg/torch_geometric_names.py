@@ -79,6 +79,9 @@ with warnings.catch_warnings():
     from torch_geometric.data.graph_store import EdgeLayout
     from torch_geometric.data.remote_backend_utils import num_nodes as num_nodes_in_stores
     from torch_geometric.distributed import DistLinkNeighborLoader, DistNeighborLoader
+    from torch_geometric.distributed.dist_context import DistContext, DistRole
+    from torch_geometric.distributed.local_feature_store import LocalTensorAttr
+    from torch_geometric.distributed.utils import DistEdgeHeteroSamplerInput
     from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
     from torch_geometric.loader.utils import filter_edge_store_, get_input_nodes, index_select
     from torch_geometric.sampler import (

@@ -171,7 +171,7 @@ class Sampler(MiniBatchTransformer):
             return by_type.ids, lambda sampled: sampled._replace(local_seeds=by_type.restore(sampled.local_seeds))
         ids = plain_seeds(self.name, seeds)
         if ids.ndim == 1:
-            return ids, _as_it_is
+            return ids, lambda sampled: sampled
         return ids.view(-1), lambda sampled: sampled._replace(local_seeds=sampled.local_seeds.view(ids.shape))
 
     def filled(self, minibatch: MiniBatch, sampled: Sampled) -> MiniBatch:
@@ -250,10 +250,6 @@ class Sampler(MiniBatchTransformer):
                 "relation to the chosen places."
             )
         return Picks(indptr, positions)
-
-
-def _as_it_is(sampled: Sampled) -> Sampled:
-    return sampled
 
 
 def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import INT32_MAX, check_bool, check_within
-from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
 from datapipes.base.types import EdgeType, ends_of, known_edge_type, of_type
 from datapipes.chain.asynchronous import hides_own, off_loop
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
+from datapipes.graph.choice import by_text
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling.choice_sampler import CONCURRENCY
@@ -307,9 +307,7 @@ class UniformNegativeSampler(NegativeSampler):
 
     def fingerprint(self) -> Fingerprint:
         graph = self.graph
-        num_nodes: Any = graph.num_nodes
-        if graph.is_heterogeneous:
-            num_nodes = {join_key(node_type): count for node_type, count in num_nodes.items()}
+        num_nodes = by_text({node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types})
         drawn: Fingerprint = {"num_nodes": num_nodes, "strict": self.strict}
         if self.strict:
             drawn["graph_digest"] = graph.digest()

@@ -19,7 +19,7 @@ from torch import Tensor
 from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import check_within, shown
 from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, check_node_type
-from datapipes.seeds.item_set import ItemSet, as_fields, positions_at
+from datapipes.seeds.item_set import ItemSet, positions_at
 
 __all__ = ["HeteroItemSet"]
 
@@ -96,10 +96,6 @@ class HeteroItemSet(Hashed):
             for name, rows in items.take(places).items():
                 taken.setdefault(name, {})[kind] = rows
         return taken
-
-    def _take_fields(self, positions: Tensor) -> dict[str, Any]:
-        """Return the result of `take` as fields of a MiniBatch: user-defined names are in "extra"."""
-        return as_fields(self.take(positions))
 
     def _places(self, positions: Tensor) -> list[Tensor]:
         """Return for each type the `positions` that fall to it, in their order, as places within its item set."""

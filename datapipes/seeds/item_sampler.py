@@ -22,7 +22,7 @@ from datapipes.chain.stage import SeedStage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
 from datapipes.seeds.hetero_item_set import HeteroItemSet
-from datapipes.seeds.item_set import ItemSet
+from datapipes.seeds.item_set import ItemSet, as_fields
 
 __all__ = ["ItemSampler"]
 
@@ -97,7 +97,7 @@ class ItemSampler(SeedStage):
     def make_minibatch(self, rng: RngKey) -> MiniBatch:
         first = self._place_of(rng.index) * self.batch_size
         count = min(self.batch_size, len(self.item_set) - first)
-        fields = self.item_set._take_fields(self._positions(rng, first, count))
+        fields = as_fields(self.item_set.take(self._positions(rng, first, count)))
         return MiniBatch(epoch=rng.epoch, index=rng.index, **fields)
 
     def _positions(self, rng: RngKey, first: int, count: int) -> Tensor:

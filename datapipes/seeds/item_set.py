@@ -77,7 +77,6 @@ class ItemSet(Hashed):
                 f"ItemSet: names must be among {list(ITEM_NAMES)}, or your own, got {taken}, which MiniBatch fills "
                 "itself. Choose other names."
             )
-        self._has_own = not {*self.names} <= {*ITEM_NAMES}
         if "seeds" not in self.names:
             raise ValueError(f"ItemSet: one of the items must be named 'seeds', got {list(self.names)}. Name it.")
         self._count: int | None = None
@@ -183,11 +182,6 @@ class ItemSet(Hashed):
             name: take_rows(rows, tables[name].bytes_now(), positions) if name in tables else rows[positions]
             for name, rows in self._tensors.items()
         }
-
-    def _take_fields(self, positions: Tensor) -> dict[str, Any]:
-        """Return the result of `take` as fields of a MiniBatch: user-defined names are in "extra"."""
-        taken = self.take(positions)
-        return as_fields(taken) if self._has_own else taken
 
     def _refuse_empty(self, where: str) -> None:
         """Raise ValueError if there are no items; `where` is the stage that needs some."""

@@ -21,7 +21,7 @@ from pipelines import BOUND_S, NUM_NODES, item_set, items, sampled, small_graph
 
 import datapipes as dp
 from datapipes.base import array_digest as digests_of_arrays
-from datapipes.chain import digests_in_background
+from datapipes.chain import run
 from datapipes.chain.stage_graph import StageGraph
 
 EDGES, USER, PAPER = 200, "user", "paper"
@@ -400,15 +400,13 @@ def test_no_thread_begins_where_all_digests_are_known(monkeypatch):
     graph, given_items = small_graph(), item_set()
     graph.digest()
     given_items.digest()
-    monkeypatch.setattr(digests_in_background.threading, "Thread", None)
+    monkeypatch.setattr(run.threading, "Thread", None)
     with sampled(dp.ItemSampler(given_items, 4), graph) as pipe:
         next(iter(pipe))
 
 
 def test_where_no_thread_can_start_a_state_takes_the_digests(monkeypatch):
-    monkeypatch.setattr(
-        digests_in_background.threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("no thread"))
-    )
+    monkeypatch.setattr(run.threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("no thread")))
     with sampled() as pipe:
         assert next(iter(pipe)).index == 0
         monkeypatch.undo()

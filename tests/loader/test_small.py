@@ -8,14 +8,14 @@ from pipelines import fetched, items, sampled, small_graph, small_store
 from typed_pipelines import typed_fetched, typed_sampled
 
 import datapipes as dp
-from datapipes.loader import small
+from datapipes.loader import passes
 
 BOUND = 1_000_000
 
 
 @pytest.fixture(autouse=True)
 def _the_bound_that_users_have(monkeypatch):
-    monkeypatch.setattr(small, "MOST_BYTES", BOUND)
+    monkeypatch.setattr(passes, "MOST_BYTES", BOUND)
 
 
 def has_threads(chain: dp.Stage, **options) -> bool:
@@ -90,14 +90,14 @@ def wide(num_floats: int) -> dp.FeatureStore:
 @pytest.mark.parametrize(("beyond", "expected"), [(0, False), (1, True)])
 def test_the_bound_counts_the_nodes_and_their_rows(monkeypatch, beyond, expected):
     nodes = 4 * (1 + 3) * (1 + 2)  # of minibatches of 4 seeds, each an id and a label
-    monkeypatch.setattr(small, "MOST_BYTES", 4 * (8 + 8 + 4) + nodes * (64 + 4 * 25) - beyond)
+    monkeypatch.setattr(passes, "MOST_BYTES", 4 * (8 + 8 + 4) + nodes * (64 + 4 * 25) - beyond)
     assert has_threads(items().sample_neighbor(small_graph(), [2, 3]).fetch_feature(wide(25), ["feat"])) is expected
 
 
 @pytest.mark.parametrize(("beyond", "expected"), [(0, False), (1, True)])
 def test_pairs_count_as_two_seeds(monkeypatch, beyond, expected):
     pairs = dp.ItemSampler(dp.ItemSet(torch.zeros(12, 2, dtype=torch.int64)), 3)
-    monkeypatch.setattr(small, "MOST_BYTES", 3 * (8 + 16) + 2 * 3 * (1 + 2) * 64 - beyond)
+    monkeypatch.setattr(passes, "MOST_BYTES", 3 * (8 + 16) + 2 * 3 * (1 + 2) * 64 - beyond)
     assert has_threads(pairs.sample_neighbor(small_graph(), [2])) is expected
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import datapipes as dp
 from datapipes.seeds import item_set
+from datapipes.seeds.item_set import as_fields
 
 
 def taken(items: dp.ItemSet, positions=(2, 0)) -> dict[str, list]:
@@ -108,10 +109,10 @@ def test_a_name_of_the_users_own_is_taken_with_the_others_and_goes_into_extra():
     items = dp.ItemSet((mask, weights), names=("seeds", "a.weight"))
     assert items.names == ("seeds", "a.weight")
     assert taken(items) == {"seeds": [4, 1], "a.weight": [weights[4].item(), weights[1].item()]}
-    fields = items._take_fields(torch.tensor([0]))
+    fields = as_fields(items.take(torch.tensor([0])))
     assert {name: type(value) for name, value in fields.items()} == {"seeds": torch.Tensor, "extra": dict}
     assert fields["extra"]["a.weight"].tolist() == [weights[1].item()]
-    assert list(dp.ItemSet((3, torch.arange(3)))._take_fields(torch.tensor([0]))) == ["labels", "seeds"]
+    assert list(as_fields(dp.ItemSet((3, torch.arange(3))).take(torch.tensor([0])))) == ["labels", "seeds"]
 
 
 # --- masks

@@ -5,11 +5,17 @@
 
 from typing import Any
 
-from datapipes.pyg.distributed.context import DistContext, DistEdgeHeteroSamplerInput, DistRole
 from datapipes.pyg.distributed.dist_loader import DistLoader
 from datapipes.pyg.distributed.dist_neighbor_loader import DistLinkNeighborLoader, DistNeighborLoader
 from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
-from datapipes.pyg.distributed.rpc import ConcurrentEventLoop, init_rpc, shutdown_rpc
+from datapipes.pyg.distributed.rpc import (
+    ConcurrentEventLoop,
+    DistContext,
+    DistEdgeHeteroSamplerInput,
+    DistRole,
+    init_rpc,
+    shutdown_rpc,
+)
 from datapipes.pyg.distributed.sampler_of_ranks import LocalFeatureStore, LocalGraphStore, LocalTensorAttr, Partitioner
 from datapipes.pyg.torch_geometric_names import handed_on, other_names
 

@@ -16,9 +16,8 @@ from datapipes.chain.stage import SeedStage, Stage
 from datapipes.distributed.tls import TLSConfig
 from datapipes.minibatch import MiniBatch
 from datapipes.processes.main_module import refuse_missing_main, refuse_repetition
-from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler
+from datapipes.pyg.distributed.dist_neighbor_sampler import DistNeighborSampler, labels_of
 from datapipes.pyg.distributed.meeting import Meeting, place_of
-from datapipes.pyg.distributed.outputs import labels_of
 from datapipes.pyg.loader.batch_form import SampledIds
 from datapipes.pyg.loader.iterating import Iterating
 from datapipes.pyg.loader.stages import PygSample, carrying
@@ -33,7 +32,7 @@ __all__ = ["DistLoader"]
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(DistNeighborSampler).parameters.items()}
 
 
-_OF_PLACE = ("master_addr", "master_port", "num_rpc_threads", "rpc_timeout", "tls", "insecure")  # as place_of has them
+_OF_PLACE = ("master_addr", "master_port", "num_rpc_threads", "rpc_timeout", "tls", "insecure")
 _OF_SAMPLERS = (
     *("replace", "subgraph_type", "disjoint", "temporal_strategy", "time_attr", "weight_attr", "time_window"),
     "device",
@@ -79,25 +78,18 @@ class DistLoader:
         insecure: bool = False,
         **kwargs: Any,
     ) -> None:
-        place = master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure
-        self._join(current_ctx, place, channel, dist_sampler, kwargs.get("num_workers", 0))
-
-    def _join(
-        self, current_ctx: Any, place: tuple[Any, ...], channel: Any, dist_sampler: Any, num_workers: int
-    ) -> None:
-        """Meet the other ranks; `place` are the arguments of `place_of`."""
         where = type(self).__name__
         if not isinstance(dist_sampler, DistNeighborSampler):
             raise TypeError(
                 f"{where}: dist_sampler must be a DistNeighborSampler of datapipes.pyg.distributed, got "
                 f"{type(dist_sampler).__name__}."
             )
-        checked = place_of(where, *place)
+        place = place_of(where, master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure)
         self.dist_sampler, self.current_ctx, self.channel = dist_sampler, current_ctx, channel
-        self.master_addr, self.master_port = checked.host, checked.port
-        self.num_rpc_threads, self.rpc_timeout = checked.num_threads, checked.timeout
-        self.pid, self.num_workers = os.getpid(), num_workers
-        self._meeting: Meeting = dist_sampler.meet(checked)
+        self.master_addr, self.master_port = place.host, place.port
+        self.num_rpc_threads, self.rpc_timeout = place.num_threads, place.timeout
+        self.pid, self.num_workers = os.getpid(), kwargs.get("num_workers", 0)
+        self._meeting: Meeting = dist_sampler.meet(place)
         self._meeting.use()
         self._leave = weakref.finalize(self, self._meeting.leave)
         self._leave.atexit = False
@@ -202,21 +194,14 @@ class IteratingOverParts(DistLoader, Iterating):
 
     _view_class = DistView
 
-    def _begin(
-        self,
-        is_link: bool,
-        data: Any,
-        sampler: DistNeighborSampler | None,
-        filter_per_worker: bool | None,
-        kwargs: dict[str, Any],
-    ) -> None:
+    def _begin(self, is_link: bool, data: Any, sampler: DistNeighborSampler | None, kwargs: dict[str, Any]) -> None:
         """Meet the other ranks; called before PyG's constructor. Removes our own arguments from `kwargs`.
 
         Args:
             sampler: the user's sampler; None: make one from the other arguments.
         """
         where, is_own = type(self).__name__, sampler is None
-        self._set_up(is_link, kwargs.pop("seed"), filter_per_worker, kwargs)
+        self._set_up(is_link, kwargs)
         if self.view.features:
             raise ValueError(
                 f"{where}: features are given, but the rows of all attributes come from the parts. Put them there: "
@@ -225,7 +210,7 @@ class IteratingOverParts(DistLoader, Iterating):
         self.async_sampling = check_bool(where, "async_sampling", kwargs.pop("async_sampling"))
         self.concurrency = check_int(where, "concurrency", kwargs.pop("concurrency"), 1)
         context, num_neighbors = kwargs.pop("current_ctx"), kwargs.pop("num_neighbors")
-        place = tuple(kwargs.pop(name) for name in _OF_PLACE)
+        place = {name: kwargs.pop(name) for name in _OF_PLACE}
         options = {name: kwargs.pop(name) for name in _OF_SAMPLERS}
         if sampler is None:
             own = {**options, "concurrency": self.concurrency, "seed": self.seed}
@@ -233,7 +218,8 @@ class IteratingOverParts(DistLoader, Iterating):
         elif isinstance(sampler, DistNeighborSampler):
             self._refuse_others_options(sampler, num_neighbors, options)
         channel: Any = queue.SimpleQueue() if self.async_sampling else None  # PyG's scripts look at it; empty
-        self._join(context, place, channel, sampler, kwargs.get("num_workers", 0))
+        num_workers = kwargs.get("num_workers", 0)
+        DistLoader.__init__(self, context, channel=channel, dist_sampler=sampler, num_workers=num_workers, **place)
         self._ranks = self.current_ctx.rank, self.current_ctx.world_size
         if is_own:
             self.dist_sampler._leave()  # only the loader counts as a user of the meeting

@@ -69,13 +69,12 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         input_nodes: Any,
         input_time: Any,
         dist_sampler: DistNeighborSampler | None,
-        filter_per_worker: bool | None,
         **kwargs: Any,
     ) -> None:
         where = type(self).__name__
         stores_of(where, data)
         refuse_time_alone(where, input_time, kwargs["time_attr"], dist_sampler)
-        self._begin(False, data, dist_sampler, filter_per_worker, kwargs)
+        self._begin(False, data, dist_sampler, kwargs)
         node_type, ids = self._nodes(input_nodes)
         torch_geometric_names.NodeLoader.__init__(
             self,
@@ -83,7 +82,6 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
             self.dist_sampler,
             input_nodes=ids if node_type is None else (node_type, ids),
             **values_of_seeds(where, input_time=input_time, input_id=kwargs.pop("input_id", None)),
-            filter_per_worker=filter_per_worker,
             **kwargs,
         )
 
@@ -125,21 +123,19 @@ class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoade
         neg_sampling: Any,
         neg_sampling_ratio: float | None,
         dist_sampler: DistNeighborSampler | None,
-        filter_per_worker: bool | None,
         **kwargs: Any,
     ) -> None:
         where = type(self).__name__
         stores_of(where, data)
         draws_by = kwargs["time_attr"] if dist_sampler is None else getattr(dist_sampler, "time_attr", None)
         refuse_half_of_times(where, edge_label_time, draws_by)
-        self._begin(True, data, dist_sampler, filter_per_worker, kwargs)
+        self._begin(True, data, dist_sampler, kwargs)
         torch_geometric_names.LinkLoader.__init__(
             self,
             data,
             self.dist_sampler,
             edge_label_index=self._links(edge_label_index),
             **labels_of_seeds(where, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio),
-            filter_per_worker=filter_per_worker,
             **kwargs,
         )
 

@@ -10,17 +10,21 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_index_tensor, check_int
+from datapipes.base.codec import Message, join_key
 from datapipes.base.rng import RngKey, check_seed
-from datapipes.base.types import ends_of, type_in, values_of
+from datapipes.base.types import ends_of, of_type, type_in, values_of
 from datapipes.chain.asynchronous import off_loop
 from datapipes.channel import ChannelBase
 from datapipes.pyg.distributed import rpc
-from datapipes.pyg.distributed.context import DistEdgeHeteroSamplerInput, check_context
-from datapipes.pyg.distributed.outputs import labels_of, moved, to_message
 from datapipes.pyg.distributed.sampler_of_ranks import SamplerOfRanks, stores_of
 from datapipes.pyg.links import LinkSeeds
 from datapipes.pyg.sampler import fanouts_of
-from datapipes.pyg.torch_geometric_names import NodeSamplerInput, SamplerOutput
+from datapipes.pyg.torch_geometric_names import (
+    DistEdgeHeteroSamplerInput,
+    HeteroSamplerOutput,
+    NodeSamplerInput,
+    SamplerOutput,
+)
 
 __all__ = ["DistNeighborSampler"]
 
@@ -76,7 +80,7 @@ class DistNeighborSampler(SamplerOfRanks):
         if unknown:
             raise TypeError(f"{_NAME}: got an unknown argument {unknown[0]!r}; further ones are {[*_OPTIONS]}.")
         self.feature_store, self.graph_store = stores_of(_NAME, data)
-        self.current_ctx = check_context(_NAME, current_ctx, self.graph_store.num_partitions)
+        self.current_ctx = rpc.check_context(_NAME, current_ctx, self.graph_store.num_partitions)
         self.channel, self.device = channel, None if device is None else torch.device(device)
         self.concurrency = check_int(_NAME, "concurrency", concurrency, 1)
         self.event_loop: Any = None
@@ -300,3 +304,67 @@ class DistNeighborSampler(SamplerOfRanks):
     def __repr__(self) -> str:
         context = self.current_ctx
         return f"{_NAME}(rank {context.rank} of {context.world_size}, num_neighbors={self._fanouts.values!r})"
+
+
+# --- labels for the outputs of a sampler over parts; and the form of an output as a message
+
+
+def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> dict[Any, Tensor]:
+    """Return the labels of the sampled nodes or edges, {type: labels}; {} without labels.
+
+    Args:
+        labels: [num_nodes], or {type: [num_nodes]}; or None.
+        input_type: with types, the type of the seeds, to which labels in a plain tensor belong.
+        graph: the graph of all parts.
+    Raises:
+        TypeError, ValueError: Labels are no tensors, have an unknown type, or do not cover the whole graph.
+    """
+    if labels is None:
+        return {}
+    by_type = labels if isinstance(labels, dict) and isinstance(out, HeteroSamplerOutput) else {input_type: labels}
+    rows = {}
+    for key, values in by_type.items():
+        _refuse_labels(values, key, graph)
+        ids = values_of(out.edge or {} if isinstance(key, tuple) else out.node, key)
+        if ids is not None:
+            rows[key] = values[ids.to(values.device)]
+    return rows
+
+
+def _refuse_labels(values: Any, key: Any, graph: Any) -> None:
+    """Raise TypeError or ValueError if labels do not fit the node type or edge type `key`."""
+    name, is_edge = f"feature_store.labels{of_type(key)}", isinstance(key, tuple)
+    types = graph.edge_types if is_edge else graph.node_types
+    if key not in types:
+        raise ValueError(f"{name}: there is no such type, but {[*types]}. Name one of these.")
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}. Pass torch.as_tensor(labels).")
+    count = graph.num_edges_of(key) if is_edge else graph.num_nodes_of(key)
+    if values.ndim == 0 or len(values) != count:
+        raise ValueError(
+            f"{name} has the shape {list(values.shape)}, but the whole graph has {count}. Give the labels of all, not "
+            "of this part alone."
+        )
+
+
+def moved(value: Any, device: Any) -> Any:
+    """Return a tensor, or a dict, list or tuple of tensors, on a device; other values are returned as they are."""
+    if isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value):
+        return type(value)(moved(member, device) for member in value)
+    if isinstance(value, dict):
+        return {key: moved(values, device) for key, values in value.items()}
+    return value.to(device) if isinstance(value, Tensor) and device is not None else value
+
+
+def to_message(out: Any) -> Message:
+    """Return an output as a message of int64 tensors: node, row, col, edge, batch, num_sampled_nodes,
+    num_sampled_edges; with types each under `join_key(name, type)`.
+    """
+    message = {}
+    for name in ("node", "row", "col", "edge", "batch", "num_sampled_nodes", "num_sampled_edges"):
+        value = getattr(out, name)
+        for key, ids in value.items() if isinstance(value, dict) else [(None, value)]:
+            if ids is not None:
+                full_name = name if key is None else join_key(name, key)
+                message[full_name] = torch.as_tensor(ids, dtype=torch.int64).cpu()
+    return message

@@ -40,7 +40,7 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.partition.native.part import Part
 from datapipes.processes.ranks import Members, RankError, Ranks
-from datapipes.pyg.distributed.context import DistContext
+from datapipes.pyg.torch_geometric_names import DistContext
 
 WHERE = "DistLoader"
 MOST_CONNECT_S = 10.0  # to connect to an existing store

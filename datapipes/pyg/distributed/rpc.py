@@ -1,4 +1,6 @@
-"""init_rpc, shutdown_rpc, ConcurrentEventLoop: PyG's functions for a DistNeighborSampler without a loader."""
+"""init_rpc, shutdown_rpc, ConcurrentEventLoop: PyG's functions for a DistNeighborSampler without a loader; and the
+classes of PyG that these functions and the samplers take.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from datapipes.base.checks import check_int
+from datapipes.base.checks import check_int, shown
 from datapipes.base.log import logger
 from datapipes.distributed.tls import TLSConfig
-from datapipes.pyg.distributed.context import check_context
 from datapipes.pyg.distributed.meeting import Place, end_all, place_of
+from datapipes.pyg.torch_geometric_names import DistContext, DistEdgeHeteroSamplerInput, DistRole
 
-__all__ = ["ConcurrentEventLoop", "init_rpc", "shutdown_rpc"]
+__all__ = ["ConcurrentEventLoop", "DistContext", "DistEdgeHeteroSamplerInput", "DistRole", "init_rpc", "shutdown_rpc"]
 
 _places: dict[tuple[str, int], Place] = {}  # by group and rank
 _waiting: list[weakref.ref[Any]] = []  # samplers that have not met the other ranks
@@ -47,6 +49,30 @@ def init_rpc(
     for sampler in [reference() for reference in _waiting]:
         if sampler is not None and _member(sampler.current_ctx) == _member(current_ctx):
             sampler.meet(place)
+
+
+def check_context(where: str, context: Any, num_parts: int | None = None) -> DistContext:
+    """Return `context`, checked; with `num_parts`, its world_size must be that number.
+
+    Raises:
+        TypeError, ValueError: A value is not allowed; the message says what was found.
+    """
+    names = ("rank", "world_size", "group_name")
+    if not all(hasattr(context, name) for name in names):
+        raise TypeError(
+            f"{where}: current_ctx must be a DistContext, got {shown(context)}. Make one: DistContext of "
+            "datapipes.pyg.distributed or torch_geometric.distributed."
+        )
+    size = check_int(where, "world_size of current_ctx", context.world_size, 1)
+    check_int(where, "rank of current_ctx", context.rank, 0, size - 1)
+    if not isinstance(context.group_name, str):
+        raise TypeError(f"{where}: group_name of current_ctx must be text, got {shown(context.group_name)}.")
+    if num_parts is not None and size != num_parts:
+        raise ValueError(
+            f"{where}: current_ctx has world_size {size}, but the graph is in {num_parts} parts; each rank has one "
+            "part. Start as many ranks as there are parts, or partition the graph again."
+        )
+    return context
 
 
 def meet_if_called(sampler: Any) -> None:

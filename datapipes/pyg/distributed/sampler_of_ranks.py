@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from datapipes.partition.stores.local_graph_store import LocalGraphStore as _Loc
 from datapipes.pyg.distributed.meeting import Meeting, Place, place_of
 from datapipes.pyg.graph_of import TimedGraph
 from datapipes.pyg.sampler import NeighborSampler, fanouts_of
-from datapipes.pyg.torch_geometric_names import EdgeAttr, EdgeLayout, FeatureStore, GraphStore, TensorAttr
+from datapipes.pyg.torch_geometric_names import EdgeAttr, EdgeLayout, FeatureStore, GraphStore, LocalTensorAttr
 
 __all__ = ["LocalFeatureStore", "LocalGraphStore", "LocalTensorAttr", "Partitioner"]
 
@@ -169,13 +168,6 @@ class _Met:
 
     def refuse_left(self) -> None:
         """Do nothing: workers end with their loader."""
-
-
-@dataclass
-class LocalTensorAttr(TensorAttr):  # type: ignore[misc]  # torch_geometric is not typed for mypy
-    """PyG's TensorAttr, but with index None, all rows, by default."""
-
-    index: object = None
 
 
 class LocalFeatureStore(_LocalFeatureStore, FeatureStore):  # type: ignore[misc]

@@ -333,10 +333,10 @@ def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureSto
                 )
 
 
-def refuse_wrong_options(where: str, filter_per_worker: Any, worker_method: Any, options: Mapping[str, Any]) -> None:
+def refuse_wrong_options(where: str, worker_method: Any, options: Mapping[str, Any]) -> None:
     """Refuse arguments of torch's DataLoader with a wrong type; torch checks the values."""
-    if filter_per_worker is not None:
-        check_bool(where, "filter_per_worker", filter_per_worker)
+    if options["filter_per_worker"] is not None:
+        check_bool(where, "filter_per_worker", options["filter_per_worker"])
     check_choice(where, "worker_method", worker_method, ("process", "thread"))
     if worker_method == "thread" and options.get("multiprocessing_context") is not None:
         raise ValueError(

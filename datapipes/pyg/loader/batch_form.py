@@ -50,18 +50,6 @@ class SampledIds(NamedTuple):
     edges: dict[Any, Tensor | None]
 
 
-class _Table(NamedTuple):
-    """A tensor or an array whose rows our kernel gathers.
-
-    Attributes:
-        rows: the same values as a plain tensor.
-        bytes: its rows as bytes.
-    """
-
-    rows: Tensor
-    bytes: RowTable
-
-
 @dataclass(slots=True, eq=False)
 class _Slot:
     """An attribute of the data, and how batches get it.
@@ -81,7 +69,7 @@ class _Slot:
     key: str
     value: Any
     dim: Any = None
-    table: _Table | None = None
+    table: RowTable | None = None
     may_be_ahead: bool = True
 
     def version(self) -> tuple[int, ...] | None:
@@ -239,7 +227,7 @@ def _slot_of_rows(place: int, domain: str, key: str, value: Any, store: Any) -> 
     return _Slot(place, domain, key, value, dim, table, may_be_ahead)
 
 
-def _table_of(key: str, value: Any) -> _Table | None:
+def _table_of(key: str, value: Any) -> RowTable | None:
     """Return an attribute's value for our kernel; None if PyG must slice it."""
     if type(value) is not Tensor and not isinstance(value, np.ndarray):
         return None  # such as a TensorFrame, or a subclass with an indexing of its own
@@ -251,7 +239,7 @@ def _table_of(key: str, value: Any) -> _Table | None:
         return None
     if rows.device != _CPU or rows.ndim == 0 or rows.is_conj() or rows.is_neg() or not has_adjacent_values(rows):
         return None
-    return _Table(rows, RowTable(rows))
+    return RowTable(rows)
 
 
 def _rows(slot: _Slot, group: Any, ids: Tensor) -> Any:
@@ -259,7 +247,7 @@ def _rows(slot: _Slot, group: Any, ids: Tensor) -> Any:
     value, table = slot.value, slot.table
     if table is not None and ids.device == _CPU and not getattr(value, "requires_grad", False):
         try:
-            return take_rows(table.rows, table.bytes.bytes_now(), ids.contiguous(), num_threads())
+            return take_rows(table.rows, table.bytes_now(), ids.contiguous(), num_threads())
         except IndexError as error:
             raise IndexError(
                 f"NeighborLoader: found an id without a row in {slot.key}{of_type(group)} {list(value.shape)}: "

@@ -92,9 +92,10 @@ class Iterating:
     timeout: float
     worker_init_fn: Any
 
-    def _set_up(self, is_link: bool, seed: int, filter_per_worker: bool | None, kwargs: dict[str, Any]) -> None:
+    def _set_up(self, is_link: bool, kwargs: dict[str, Any]) -> None:
         """Make the view; called before PyG's constructor, which fills it. Removes our own arguments from `kwargs`."""
-        where = type(self).__name__
+        where, seed = type(self).__name__, kwargs.pop("seed")
+        self._asked = kwargs["filter_per_worker"]
         if kwargs.get("pin_memory_device"):
             raise TypeError(
                 f"{where}: pin_memory_device is {kwargs['pin_memory_device']!r}; batches are pinned for the current "
@@ -104,14 +105,13 @@ class Iterating:
             raise TypeError(f"{where}: batch_size is None, but batches are made of lists of seeds. Pass 1 or more.")
         self.worker_method = kwargs.pop("worker_method", "process")
         self.fetch_ahead = kwargs.pop("fetch_ahead", None)
-        refuse_wrong_options(where, filter_per_worker, self.worker_method, kwargs)
+        refuse_wrong_options(where, self.worker_method, kwargs)
         generator = kwargs.get("generator")
         if generator is not None and seed != 0:
             raise ValueError(f"{where}: generator and seed={shown(seed)} are both given; pass one of them.")
         self.seed = check_seed(where, seed if generator is None else generator.initial_seed() % 2**64)
         self.view = self._view_class(where, is_link, self.seed)
         self.view.features = feature_store(where, kwargs.pop("features", None))
-        self._asked = filter_per_worker
         if type(self).collate_fn is not Iterating.collate_fn:
             raise TypeError(
                 f"{where}: collate_fn is overridden, but nothing here calls it. Override filter_fn, which makes the "

@@ -74,16 +74,13 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         input_nodes: Any,
         input_time: Any,
         input_id: Any,
-        filter_per_worker: bool | None,
-        custom_cls: Any,
-        seed: int,
         **kwargs: Any,
     ) -> None:
-        self._set_up(False, seed, filter_per_worker, kwargs)
+        self._set_up(False, kwargs)
         where, data = type(self).__name__, data_of(data)
         refuse_wrong_sampler(where, "node_sampler", "sample_from_nodes", node_sampler)
         refuse_wrong_features(where, data, node_sampler, self.view.features)
-        refuse_wrong_class(where, data, custom_cls)
+        refuse_wrong_class(where, data, kwargs["custom_cls"])
         seeds: SeedsOfTypes | None = None
         seeding: dict[str, Any]
         if isinstance(input_nodes, Mapping) and types_of(where, data)[0] is not None:
@@ -93,9 +90,7 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
         else:
             seeding = node_seeds(where, data, node_sampler, input_nodes, input_id)
             seeding |= values_of_seeds(where, input_time=input_time)
-        torch_geometric_names.NodeLoader.__init__(
-            self, data, node_sampler, **seeding, filter_per_worker=filter_per_worker, custom_cls=custom_cls, **kwargs
-        )
+        torch_geometric_names.NodeLoader.__init__(self, data, node_sampler, **seeding, **kwargs)
         self.__dict__["input_nodes"] = input_nodes
         if seeds is not None:
             self.__dict__.update(input_time=input_time, input_id=input_id)
@@ -145,17 +140,14 @@ class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[m
         edge_label_time: Any,
         neg_sampling: Any,
         neg_sampling_ratio: float | None,
-        filter_per_worker: bool | None,
-        custom_cls: Any,
         input_id: Any,
-        seed: int,
         **kwargs: Any,
     ) -> None:
-        self._set_up(True, seed, filter_per_worker, kwargs)
+        self._set_up(True, kwargs)
         where, data = type(self).__name__, data_of(data)
         refuse_wrong_sampler(where, "link_sampler", "sample_from_edges", link_sampler)
         refuse_wrong_features(where, data, link_sampler, self.view.features)
-        refuse_wrong_class(where, data, custom_cls)
+        refuse_wrong_class(where, data, kwargs["custom_cls"])
         torch_geometric_names.LinkLoader.__init__(
             self,
             data,
@@ -163,8 +155,6 @@ class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[m
             edge_label_index=link_seeds(where, data, edge_label_index),
             **labels_of_seeds(where, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio),
             **values_of_seeds(where, input_id=input_id),
-            filter_per_worker=filter_per_worker,
-            custom_cls=custom_cls,
             **kwargs,
         )
         self.__dict__["edge_label_index"] = edge_label_index

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import as_tensor, check_bool, check_index_tensor, dtype_name
+from datapipes.base.checks import as_tensor, check_bool, check_index_tensor
 from datapipes.base.log import logger
 from datapipes.base.rows import RowTable, bits_of, byte_rows, has_adjacent_values, take_rows
 from datapipes.base.sizes import check_memory
@@ -22,7 +22,7 @@ from datapipes.device.host_pages import refuse_read_only
 from datapipes.device.runtime import cuda
 from datapipes.features.device_rows import DeviceRows, padded_rows
 from datapipes.features.feature import StoredFeature, check_out
-from datapipes.features.stored_values import check_stored_as, decode, encode, take_decoded
+from datapipes.features.stored_values import check_stored_as, encode, take_decoded
 from datapipes.processes.mappings import ask_for_huge_pages
 
 __all__ = ["TensorFeature"]
@@ -120,27 +120,6 @@ class TensorFeature(Pinnable, StoredFeature):
     def _read_beside(self, ids: Tensor, kept: Kept) -> Tensor:
         """Do as `_read_stored` with ids on a GPU, but take the rows that are in `kept` from there."""
         return self._read_on_device(ids, None, self.tensor.dtype, kept)
-
-    def _decode(self, rows: Tensor) -> Tensor:
-        """Return the values of stored rows [n, *shape], float32, on the device of `rows`.
-
-        `_decode(_read_stored(ids))` has the bits of `read(ids)` on every device, except the bits of NaNs. Without
-        `stored_as` the rows are returned as they are.
-        """
-        if self.stored_as is None:
-            return rows
-        rows = as_tensor("TensorFeature: decode", "rows", rows)
-        if rows.dtype != self.stored_as:
-            raise TypeError(
-                f"TensorFeature: decode takes rows of {dtype_name(self.stored_as)}, as they are stored, got "
-                f"{dtype_name(rows.dtype)}. Pass what _read_stored returns."
-            )
-        if tuple(rows.shape[1:]) != self.shape:
-            raise ValueError(
-                f"TensorFeature: decode takes rows [n, *{list(self.shape)}], got shape {list(rows.shape)}. Pass what "
-                "_read_stored returns."
-            )
-        return decode(rows, self._scale_on(rows.device))
 
     def write_rows(self, ids: Tensor, values: Tensor) -> None:
         where, device, on_device = "TensorFeature.update", self.tensor.device, cuda().holds(self.tensor)

@@ -485,10 +485,8 @@ class Part:
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        tensors = state["tensors"]
-        tensors = tensors.tensors if isinstance(tensors, Together) else tensors  # copy.copy pickles nothing
         self.__dict__.update({name: value for name, value in state.items() if name not in ("places", "tensors")})
-        self._take(dict(zip(state["places"], tensors, strict=True)))
+        self._take(dict(zip(state["places"], state["tensors"], strict=True)))
 
     def __repr__(self) -> str:
         nodes = sum(self.node_ids(node_type).shape[0] for node_type in self.node_types)

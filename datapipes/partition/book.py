@@ -296,7 +296,8 @@ class RangeMap(IdMap):
     def dense(self) -> Tensor:
         """See IdMap; a new tensor."""
         parts = torch.arange(self.num_parts).to(smallest_dtype(self.num_parts))
-        return torch.repeat_interleave(parts, self._stored.diff())
+        # torch's own function would make indices first
+        return torch.from_numpy(np.repeat(parts.numpy(), self._stored.diff().numpy()))
 
 
 def limits_of(values: Tensor) -> tuple[int, int]:

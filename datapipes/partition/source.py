@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datapipes.base.array_digest import array_digest
 from datapipes.base.checks import check_within, dtype_name, shown
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import EdgeType, NodeType, of_type, type_text
@@ -194,13 +195,13 @@ def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature:
             f"{where}: {text} has {feature.count} rows for {count} {'nodes' if domain == 'node' else 'edge ids'}; it "
             "must have one row for each. Check that it belongs to this graph."
         )
-    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or _counts_up(ids)):
+    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or counts_up(ids)):
         return feature.tensor
     return _read(where, text, feature, torch.arange(count) if ids is None else ids)
 
 
-def _counts_up(ids: Tensor) -> bool:
-    """Return whether the id of each edge is its position."""
+def counts_up(ids: Tensor) -> bool:
+    """Return whether the ids are 0, 1, 2 ...; reads them in pieces."""
     return all(
         bool(torch.equal(piece, torch.arange(begin, begin + piece.shape[0]))) for begin, piece in _pieces(ids, 8)
     )
@@ -218,15 +219,8 @@ def _read(where: str, text: str, feature: Feature, ids: Tensor) -> Tensor:
 
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors hold the same bits. A tensor is not read to compare it with itself."""
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
-        return True
-    row_bytes = one[:1].nbytes
-    return all(
-        torch.equal(mine.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
-        for (_, mine), (_, theirs) in zip(_pieces(one, row_bytes), _pieces(other, row_bytes), strict=True)
-    )
+    places = [(rows.data_ptr(), rows.dtype, rows.shape, rows.stride()) for rows in (one, other)]
+    return places[0] == places[1] or array_digest(one) == array_digest(other)
 
 
 def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:

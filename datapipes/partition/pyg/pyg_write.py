@@ -150,12 +150,7 @@ def _write_maps(folder: Path, source: Source, book: PartitionBook) -> None:
     for (name, kind), owners in maps.items():
         file = map_file(folder, name, kind)
         file.parent.mkdir(exist_ok=True)
-        save(filled(folder, (owners.num_ids,), torch.int64, _all_parts(owners)), file)
-
-
-def _all_parts(owners: IdMap) -> Iterator[Tensor]:
-    for begin in range(0, owners.num_ids, MOST_EDGES):
-        yield owners.part_of(torch.arange(begin, min(begin + MOST_EDGES, owners.num_ids)))
+        save(filled(folder, (owners.num_ids,), torch.int64, [owners.dense()]), file)
 
 
 def _num_nodes(source: Source) -> dict[NodeType | None, int]:

@@ -29,8 +29,6 @@ from datapipes.base.threads import num_threads
 from datapipes.graph.npy import to_numpy
 from datapipes.processes.sharing import ForWorkers
 
-__all__: list[str] = []
-
 
 class RowForm(NamedTuple):
     """Dtype and shape of a row of an attribute; `dtype` is the attribute's Python type if it is no tensor."""

@@ -10,8 +10,6 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_text
 
-__all__: list[str] = []
-
 
 class KeptTopology:
     """The `_core.Topology` of a graph or a part; each process makes it once.

@@ -35,7 +35,7 @@ from datapipes.partition.across_ranks.placed_rows import (
 )
 from datapipes.partition.book import PartitionBook, RangeMap
 from datapipes.partition.methods.all_nodes import CHUNK, combined_weight
-from datapipes.partition.methods.range_parts import BY_ID, cut_by_weight, range_bounds, with_a_node_each
+from datapipes.partition.methods.assign import BY_ID, cut_by_weight, range_bounds, with_a_node_each
 from datapipes.partition.native.manifest import Identity
 from datapipes.partition.native.native_book import content_digest, partition_id_of
 from datapipes.partition.part_to_write import PartColumn, PartEdges, PartNodes, PartToWrite

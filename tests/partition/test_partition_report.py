@@ -167,15 +167,6 @@ def test_progress_is_told_and_ends_with_all(monkeypatch):
     assert said[2:] == [("count edges", 1, 4), ("count edges", 3, 4), ("count edges", 4, 4)]
 
 
-def test_a_book_of_another_graph_and_a_corrupt_graph_are_refused():
-    graph = graph_of([[1], [0, 1], []])
-    with refused(ValueError, stage="partition", found="nodes {None: 2}", allowed="equal", remedy="Use the book"):
-        measure(with_training(graph), PartitionBook(1, torch.tensor([0, 0])), nothing)
-    graph.indices[1] = 7
-    with refused(ValueError, stage="partition", found="is 7", allowed=r"\[0, 3\)", remedy="validate"):
-        measure(with_training(graph), PartitionBook(1, torch.tensor([0, 0, 0])), nothing)
-
-
 @pytest.mark.parametrize(
     "change",
     [

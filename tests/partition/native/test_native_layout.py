@@ -169,16 +169,6 @@ def test_times_that_are_none_are_refused(tmp_path, name, values, found):
         write(tmp_path / "root", graph, PartitionBook(1, torch.zeros(2).long()), node_time_attr=name)
 
 
-def test_the_book_of_another_graph_and_a_corrupt_graph_are_refused(tmp_path):
-    with refused(ValueError, stage="partition", found="the book has the nodes {None: 3}", allowed="must be equal"):
-        write(tmp_path / "one", graph_of([[0], [1]]), PartitionBook(1, torch.zeros(3).long()))
-    with refused(ValueError, stage="partition", found="the book has the edges {None: 3}", allowed="must be equal"):
-        write(tmp_path / "edges", graph_of([[0], [1]]), PartitionBook(1, torch.zeros(2).long(), torch.zeros(3).long()))
-    with refused(ValueError, stage="partition", found=r"indices\[1\] is 5", allowed=r"\[0, 2\)", remedy="validate"):
-        write(tmp_path / "two", graph_of([[0], [5]]), PartitionBook(1, torch.zeros(2).long()))
-    assert not (tmp_path / "two" / "partition.json").exists()
-
-
 # --- damaged files
 
 NAMES = [

@@ -255,19 +255,6 @@ def test_small_floats_called_time_are_features(tmp_path):
     assert (found.keys(), found["feats"].keys()) == ({"global_id", "feats"}, {"time"})
 
 
-def test_a_book_of_another_graph_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"the book has the nodes .*; they must be equal"):
-        written(tmp_path, source_of(small()), PartitionBook(2, torch.arange(5) % 2))
-
-
-def test_a_corrupt_graph_is_refused_and_not_written(tmp_path):
-    graph = small(edge_attributes={"edge_time": torch.arange(30)})
-    graph.indices[7] = 6
-    with pytest.raises(ValueError, match=r"indices\[7\] is 6"):
-        written(tmp_path, source_of(graph), BOOK)
-    assert not (tmp_path / "META.json").exists()
-
-
 def test_attributes_of_all_dtypes_are_kept(tmp_path):
     graph = small(node_attributes=attributes_of(6, 0))
     found = files_of(written(tmp_path, source_of(graph), BOOK), 1)[1]["feats"]

@@ -168,7 +168,8 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
                 f"{where}: {text} has the name of a {domain} attribute of the graph with other values. Rename one of "
                 "them."
             )
-    left_out = attributes_of_items(where, data, nodes)
+    counts = {kind: graph.num_nodes_of(kind) for kind in graph.node_types}
+    left_out = attributes_of_items(where, {name: getattr(data, name) for name in _MASKS}, counts, nodes)
     if getattr(data, "training_graph", None) not in (None, graph):
         left_out.append("training_graph, which differs from graph")
     if getattr(data, "node_names", None):
@@ -229,18 +230,21 @@ def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:
         yield begin, rows[begin : begin + count]
 
 
-def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
+def attributes_of_items(
+    where: str, item_sets: Mapping[str, Any], num_nodes: Mapping[Any, int], attributes: dict[Any, dict[str, Tensor]]
+) -> list[str]:
     """Add the item sets of a Dataset to the attributes of its nodes; return texts on items left out.
 
     Args:
-        data: a Dataset, or an object with the same attributes.
+        item_sets: {"train_set", "validation_set" and "test_set": items}.
+        num_nodes: {node type: number of nodes}.
         attributes: {node type: {name: rows}}, changed in place. Attributes that are there already must agree with the
             items.
     """
     left_out: list[str] = []
     of_nodes: dict[str, dict[Any, ItemSet]] = {}
     for name in _MASKS:
-        items = getattr(data, name)
+        items = item_sets[name]
         sets: dict[Any, ItemSet] = items.item_sets if isinstance(items, HeteroItemSet) else {None: items}
         if len(items) == 0 and {*sets} == {None} and None not in attributes:
             sets = {}  # an empty set of a graph with types may name none
@@ -254,7 +258,7 @@ def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, T
                 f"{where}: an item set has the node type {shown(kind)}; the graph has {list(attributes)}. Correct the "
                 "item sets."
             )
-        _Items(where, kind, data.graph.num_nodes_of(kind), attributes[kind], left_out).add(of_nodes)
+        _Items(where, kind, num_nodes[kind], attributes[kind], left_out).add(of_nodes)
     return left_out
 
 

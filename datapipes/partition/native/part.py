@@ -20,8 +20,7 @@ from datapipes.base.checks import check_bool, check_index_tensor, check_int, sho
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type, type_in
 from datapipes.graph.arena import Place, attributes_of
 from datapipes.graph.choice import UNIFORM, Choice, Chosen, KeptRows, RowForm, forms_of
-from datapipes.graph.graph import Graph
-from datapipes.graph.topology import KeptTopology
+from datapipes.graph.graph import Graph, KeptTopology
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT
 from datapipes.partition.native.manifest import Manifest, opened_manifest

@@ -66,9 +66,9 @@ class SerializedTFRecordInfo:
     def __post_init__(self) -> None:
         where = type(self).__name__
         _path_text(where, self.tfrecord_uri_prefix)
-        _set(self, "feature_keys", tuple(check_names(where, "feature_keys", self.feature_keys)))
-        _set(self, "label_keys", tuple(check_names(where, "label_keys", self.label_keys)))
-        _set(self, "entity_key", _entity_key(where, self.entity_key))
+        for name in ("feature_keys", "label_keys"):
+            object.__setattr__(self, name, tuple(check_names(where, name, getattr(self, name))))
+        object.__setattr__(self, "entity_key", _entity_key(where, self.entity_key))
         _refuse_double(where, [*self.entity_keys, *self.feature_keys, *self.label_keys])
         check_int(where, "feature_dim", self.feature_dim, 0, MOST_VALUES)
         _check_pattern(where, self.tfrecord_uri_pattern)
@@ -143,10 +143,6 @@ def check_keys(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]
                 f"{where}: feature_dtype is {info.feature_dtype}, but the feature key {feature.key!r} holds "
                 f"{feature.kind}. Choose a float, or load only keys of int64."
             )
-
-
-def _set(info: SerializedTFRecordInfo, name: str, value: Any) -> None:
-    object.__setattr__(info, name, value)  # the dataclass is frozen
 
 
 def _path_text(where: str, prefix: Any) -> str:

@@ -45,7 +45,6 @@ from datapipes.partition.pyg.pyg_names import (
     map_file,
     meta_of,
     offsets_of,
-    part_folder,
 )
 from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, rows_at, rows_of_nodes
 from datapipes.partition.source import Source
@@ -167,7 +166,7 @@ class _Writer:
 
     def write(self, part: int) -> None:
         """Write the folder of a part: graph.pt, edge_feats.pt and node_feats.pt."""
-        folder = part_folder(self._folder, part)
+        folder = self._folder / f"part_{part}"
         folder.mkdir(exist_ok=True)  # the other layout may have made it
         edges: dict[EdgeType | None, dict[str, Any]] = {}
         features: dict[EdgeType | None, dict[str, Any]] = {}

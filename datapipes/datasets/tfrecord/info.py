@@ -13,6 +13,7 @@ import torch
 from datapipes.base.checks import check_int, check_names, shown
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, check_node_type, type_text
 from datapipes.datasets.tfrecord.spec import INT64, MOST_VALUES, KeySpec, key_spec
+from datapipes.graph.checks import check_mapping
 from datapipes.ingest.remote import is_uri, local_path
 
 __all__ = ["SerializedGraphMetadata", "SerializedTFRecordInfo"]
@@ -110,8 +111,7 @@ def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> li
     Raises:
         KeyError, TypeError, ValueError: The feature spec does not fit these keys.
     """
-    if not isinstance(feature_spec, Mapping):
-        raise TypeError(f"{where}: feature_spec must be a dict by key, or None, got {shown(feature_spec)}. Pass one.")
+    check_mapping(where, "feature_spec", feature_spec, "by key, or None", optional=False)
     loaded = [key_spec(where, feature_spec, key) for key in (*info.feature_keys, *info.label_keys)]
     entities = [
         key_spec(where, feature_spec, key) if key in feature_spec else KeySpec(key, INT64, 1)

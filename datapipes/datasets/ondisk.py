@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -185,10 +184,8 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
         fault = f"different values of {shown(sorted(both, key=shown))} as attribute and as feature"
         raise DatasetFormatError.of(where, fault, "the same in both", "Rename one of them.")
     of_nodes: dict[Any, dict[str, Tensor]] = {node_type: {} for node_type in described.num_nodes}
-    sets = _sets(described, tasks)
     with format_errors(where):
-        items = SimpleNamespace(graph=SimpleNamespace(num_nodes_of=described.num_nodes.__getitem__), **sets)
-        left_out += attributes_of_items("convert", items, of_nodes)
+        left_out += attributes_of_items("convert", _sets(described, tasks), described.num_nodes, of_nodes)
     files = {**described.features, **described.attributes}
     for node_type, columns in of_nodes.items():
         for name in columns:

@@ -21,8 +21,6 @@ from datapipes.base.errors import not_installed
 from datapipes.device.missing_ids import MissingIds
 from datapipes.device.runtime import cuda
 
-__all__: list[str] = []
-
 WARP = 32  # threads that load together
 WIDEST_LOAD = 16  # bytes, of one thread
 MAX_UVA_THREADS = 10240  # by default: as many as five SMs hold, though they spread over more; they fill the link

@@ -18,8 +18,6 @@ from torch import Tensor
 from datapipes.device.runtime import Event, Stream, cuda
 from datapipes.minibatch import MiniBatch
 
-__all__: list[str] = []
-
 
 class SideStreams:
     """Streams of a thread's own, so that its work on a GPU runs beside the work of other threads.

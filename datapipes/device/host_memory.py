@@ -29,8 +29,6 @@ from datapipes.base.sizes import check_memory
 from datapipes.device.host_pages import INVALID_VALUE, NOT_SUPPORTED, Mapped, Memory, Run, mapped_in, refusal, runs_of
 from datapipes.device.runtime import cuda
 
-__all__: list[str] = []
-
 _Self = TypeVar("_Self", bound="Pinnable")
 
 

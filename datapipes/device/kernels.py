@@ -1,4 +1,5 @@
-"""The kernels that run on a GPU, in Triton. `gather.py` and `row_cache.py` call them and state their purpose.
+"""The kernels that run on a GPU, in Triton. Their callers, gather.py and
+features/gpu_cached_feature.py, state their purpose.
 
 The only module that needs triton. It can be imported without triton; then `HAS_TRITON` is False, and the kernels are
 plain functions that must not be called. No kernel is specialized for numbers that change between minibatches: that
@@ -7,8 +8,6 @@ would compile a new kernel in the middle of an epoch.
 # No `from __future__ import annotations` here: Triton reads the annotations of a kernel.
 
 from typing import Any
-
-__all__: list[str] = []
 
 try:
     import triton
@@ -136,7 +135,7 @@ def check_ids(ids, missing, num_ids, count, TILE: tl.constexpr):
     tl.atomic_min(missing + 1 + nothing, row, mask=wrong, sem="relaxed")
 
 
-# --- the cache of rows on a device, see row_cache.py
+# --- the cache of rows on a device, see features/gpu_cached_feature.py
 
 _NO_ORDER = tl.constexpr(2**63 - 1) if HAS_TRITON else None  # of an id that is there, or has no row
 

@@ -21,8 +21,6 @@ from datapipes.base.checks import INT64_MAX
 from datapipes.base.errors import raise_first
 from datapipes.device.runtime import Event, cuda
 
-__all__: list[str] = []
-
 
 class _Count(NamedTuple):
     """The count of one gather: int64 [2], how many ids were wrong and the smallest of them."""

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__: list[str] = []
-
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device of this process
 _MAPPED = 2  # cudaHostRegisterMapped: kernels may read it; CUDA implies this only if no flag is given
 _READ_ONLY = 8  # cudaHostRegisterReadOnly

@@ -25,9 +25,8 @@ from datapipes.distributed.requests.request import Request
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.tls import TLSConfig
 from datapipes.graph.choice import Choice
-from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, Relation, edge_items, ends_of_pairs
+from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, Relation, edge_items, ends_of_pairs, name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
-from datapipes.graph.topology import name_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import refuse_other_times

@@ -30,7 +30,7 @@ from datapipes.base.files import lock_within, open_regular
 from datapipes.base.rows import byte_rows
 from datapipes.features.feature import StoredFeature, check_out, read_decoded
 from datapipes.features.rows_file import BLOCK, SUFFIX, read_header, write_rows_file
-from datapipes.features.stored_values import decode, encode
+from datapipes.features.stored_values import encode
 from datapipes.graph.npy import NpyRows
 from datapipes.processes.mappings import identity_of
 
@@ -262,9 +262,6 @@ class DiskFeature(StoredFeature):
         os.fdatasync(self._descriptor)
 
     # --- properties
-
-    def _decode(self, rows: Tensor) -> Tensor:
-        return rows if self.stored_as is None else decode(rows, self._scale_on(rows.device))
 
     def stats(self) -> dict[str, int]:
         """Return counts of the reads so far: "rows", "row_bytes", "reads" of the disk, and their "disk_bytes"."""

@@ -15,6 +15,7 @@ from datapipes.base.checks import as_tensor, check_index_tensor, check_within, d
 from datapipes.base.rows import bits_of
 from datapipes.chain.input_use import refuse_while_read
 from datapipes.device.runtime import cuda
+from datapipes.features.stored_values import decode
 
 __all__ = ["Feature"]
 
@@ -220,6 +221,9 @@ class StoredFeature(Feature):
         if device.type == "cuda":
             cuda().used_on(copied, cuda().current_stream(device))
         return copied
+
+    def _decode(self, rows: Tensor) -> Tensor:
+        return rows if self.stored_as is None else decode(rows, self._scale_on(rows.device))
 
     def _form(self) -> str:
         stored = "" if self.stored_as is None else f", stored as {dtype_name(self.stored_as)}"

@@ -22,8 +22,6 @@ from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.minibatch import MiniBatch, SparseRows
 
-__all__: list[str] = []
-
 
 class FetchForCopy(FeatureFetcher):
     """A FeatureFetcher that gives rows as they are stored, in page-locked memory."""

@@ -30,8 +30,6 @@ from datapipes.features.stored_values import Encoder, check_stored_as, pieces_of
 from datapipes.graph.arena import DTYPE, SHAPE
 from datapipes.graph.npy import to_numpy
 
-__all__: list[str] = []
-
 FORMAT, SUFFIX = "datapipes-rows", ".rows"
 BLOCK = 4096  # bytes: a page, and the largest minimal read of any disk
 _MOST_HEADER = 2**16

@@ -21,8 +21,6 @@ from datapipes.base.rows import byte_rows, new_rows
 from datapipes.base.sizes import check_memory
 from datapipes.device.runtime import cuda
 
-__all__: list[str] = []
-
 STORED_AS = (torch.float16, torch.bfloat16, torch.int8)
 _LARGEST = 127  # of int8; -128 is left out, so that a value and its negative are stored alike
 _PIECE_BYTES = 1 << 22  # bytes of values in work at once: few enough to stay in the cache

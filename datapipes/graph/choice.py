@@ -27,9 +27,7 @@ from datapipes.base.records import Form, from_json, to_json
 from datapipes.base.rng import RngKey
 from datapipes.base.threads import num_threads
 from datapipes.graph.npy import to_numpy
-from datapipes.processes.sharing import ForWorkers, Together
-
-__all__: list[str] = []
+from datapipes.processes.sharing import ForWorkers
 
 
 class RowForm(NamedTuple):
@@ -350,7 +348,7 @@ class KeptRows:
 
 
 def _restored(counts: dict[Any, int], made: Any) -> KeptRows:
-    came = made.tensors if isinstance(made, Together) else made  # copy.copy pickles nothing
+    came = [*made]  # [] in a copy that is not for workers
     tensors = iter(came)
     return KeptRows({key: [next(tensors) for _ in range(count)] for key, count in counts.items()} if came else {})
 

@@ -20,7 +20,6 @@ from datapipes.base.records import Count
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, ends_of, type_in, type_text
 from datapipes.graph.choice import Choice, Edges, rows_digest
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
-from datapipes.graph.topology import KeptTopology, name_of
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 LINK_FIELDS = ("seeds", "edge_ids")  # names of the fields of items that are edges
@@ -230,6 +229,48 @@ class Graph(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_topology"}
+
+
+class KeptTopology:
+    """The `_core.Topology` of a graph or a part; each process makes it once.
+
+    `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor and
+    frees the old one. So check `is_valid` before each use; if it is False, make a new one.
+
+    Args:
+        nodes: {node type: (number of nodes,)}, in order; for a part (number in the whole graph, number it owns).
+        relations: {edge type: Relation}, in order.
+    Attributes:
+        topology: what the kernels take.
+    """
+
+    def __init__(
+        self, nodes: Mapping[NodeType | None, tuple[int, ...]], relations: Mapping[EdgeType | None, Any]
+    ) -> None:
+        numbers = {node_type: number for number, node_type in enumerate(nodes)}
+        self._tensors: list[Tensor] = []
+        rows = []
+        for edge_type, relation in relations.items():
+            (src, dst), ids = ends_of(edge_type), relation.edge_ids
+            arrays = (relation.indptr.numpy(), relation.indices.numpy(), None if ids is None else ids.numpy())
+            rows.append((numbers[src], numbers[dst], *arrays, name_of(edge_type)))
+            self._tensors += [relation.indptr, relation.indices, *([] if ids is None else [ids])]
+        named: list[Any] = [(name_of(node_type), *counts) for node_type, counts in nodes.items()]
+        self.topology = _core.Topology(named, rows)
+        self._places = self._now()
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether all tensors are still at the same place in memory."""
+        return self._now() == self._places
+
+    def _now(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in self._tensors]
+
+
+def name_of(value: Any) -> str:
+    """Return the name of a type in the errors of the kernels; "" in a graph without types."""
+    return "" if value is None else type_text(value)
 
 
 def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:

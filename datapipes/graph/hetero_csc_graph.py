@@ -242,8 +242,7 @@ class HeteroCSCGraph(LocalGraph):
         return {**super().__getstate__(), **replaced, "tensors": Together([*arrays.values()])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        together = state.pop("tensors")
-        tensors = together.tensors if isinstance(together, Together) else together  # copy.copy pickles nothing
+        tensors = state.pop("tensors")
         self.__dict__.update(state)
         by_place = dict(zip(state["node_attributes"], tensors, strict=True))
         arrays = GraphArrays.of(self._num_nodes, state["_relations"], by_place)

@@ -18,8 +18,6 @@ from datapipes.base.types import ends_of
 from datapipes.graph.choice import Choice
 from datapipes.minibatch import Block
 
-__all__: list[str] = []
-
 
 class Sampled(NamedTuple):
     """A sampled neighborhood, compacted to local ids. In a graph with types, each tensor or block is a dict by type.

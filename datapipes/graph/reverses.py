@@ -13,6 +13,7 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.types import EdgeType, by_edge_type, check_edge_type, known_edge_type, type_text
+from datapipes.graph.checks import check_mapping
 
 Reverses = dict[EdgeType, EdgeType | None]
 
@@ -50,10 +51,7 @@ def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None
     """Check reverse_etypes_mapping, and return it with tuples. `edge_types` are the graph's, None if unknown."""
     if mapping is None:
         return None
-    if not isinstance(mapping, Mapping):
-        raise TypeError(
-            f"{where}: reverse_etypes_mapping must be a dict {{edge type: edge type}}, got {shown(mapping)}. Pass one."
-        )
+    check_mapping(where, "reverse_etypes_mapping", mapping, "{edge type: edge type}")
     if edge_types is not None and None in edge_types:
         raise mapping_without_types(where)
     where = f"{where}, reverse_etypes_mapping"

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 from datapipes.base.checks import shown
 from datapipes.base.files import read_regular, write_text
-from datapipes.base.log import logger
 from datapipes.base.records import Count, Form, OptionalNodeType, edge_type_of, from_json, to_json
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import EdgeType
@@ -141,7 +140,7 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
     }
     arrays = GraphArrays.of(types.node_types, edges, {key: tensors[place] for key, place in named.items()})
     digests = {array_name(*key): entries[place].digest for key, place in named.items()}
-    return arrays._replace(digests=_digests_of(where, folder, digests)), types
+    return arrays._replace(digests={name: digest for name, digest in digests.items() if digest is not None}), types
 
 
 def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
@@ -160,15 +159,3 @@ def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
             f"Use {CLASSES[form]}.open."
         )
     return header
-
-
-def _digests_of(where: str, folder: Path, digests: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the digests of the arrays that have one; log if some arrays have none."""
-    if None in digests.values():
-        logger.info(
-            "%s: %s was saved without digests of its arrays, so they are hashed anew when a state needs them. Save the "
-            "graph again to keep them.",
-            where,
-            folder,
-        )
-    return {name: digest for name, digest in digests.items() if digest is not None}

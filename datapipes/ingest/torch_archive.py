@@ -61,7 +61,7 @@ def _length(value: object) -> int:
     return value
 
 
-def _lengths(values: object) -> tuple[int, ...]:
+def _lengths(values: object = ()) -> tuple[int, ...]:
     if not isinstance(values, tuple) or len(values) > _MOST_DIMENSIONS:  # a file may name one tuple again and again
         raise ValueError(f"something else than up to {_MOST_DIMENSIONS} lengths")
     return tuple(map(_length, values))
@@ -107,14 +107,10 @@ class _Tensor:
             raise ValueError("a tensor of bool with a sign")
 
 
-def _size(lengths: object = ()) -> tuple[int, ...]:
-    return _lengths(lengths)
-
-
 TENSORS: dict[tuple[str, str], Global] = {
     **{("torch._utils", name): Global(name, _Tensor) for name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3")},
     ("collections", "OrderedDict"): Global("OrderedDict", Items),  # the hooks of a tensor
-    ("torch", "Size"): Global("Size", _size),
+    ("torch", "Size"): Global("Size", _lengths),
     **{("torch", kind.name): kind for kind in (*_STORAGES, *_DTYPES)},
     ("torch.storage", "UntypedStorage"): _UNTYPED,
 }

@@ -121,10 +121,8 @@ class PartitionBook:
         return {**self.__dict__, **self._over(repeat(None)), "tensors": Together(tensors)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        tensors = state["tensors"]
         self.__dict__.update({name: value for name, value in state.items() if name != "tensors"})
-        # copy.copy pickles nothing
-        self.__dict__.update(self._over(iter(tensors.tensors if isinstance(tensors, Together) else tensors)))
+        self.__dict__.update(self._over(iter(state["tensors"])))
 
     def _over(self, tensors: Iterator[Tensor | None]) -> dict[str, Any]:
         """Return the attributes `_nodes` and `_edges` with copies of the maps; each copy keeps one of `tensors`."""
@@ -298,7 +296,8 @@ class RangeMap(IdMap):
     def dense(self) -> Tensor:
         """See IdMap; a new tensor."""
         parts = torch.arange(self.num_parts).to(smallest_dtype(self.num_parts))
-        return torch.repeat_interleave(parts, self._stored.diff())
+        # torch's own function would make indices first
+        return torch.from_numpy(np.repeat(parts.numpy(), self._stored.diff().numpy()))
 
 
 def limits_of(values: Tensor) -> tuple[int, int]:

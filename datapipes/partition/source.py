@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datapipes.base.array_digest import array_digest
 from datapipes.base.checks import check_within, dtype_name, shown
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import EdgeType, NodeType, of_type, type_text
@@ -167,7 +168,8 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
                 f"{where}: {text} has the name of a {domain} attribute of the graph with other values. Rename one of "
                 "them."
             )
-    left_out = attributes_of_items(where, data, nodes)
+    counts = {kind: graph.num_nodes_of(kind) for kind in graph.node_types}
+    left_out = attributes_of_items(where, {name: getattr(data, name) for name in _MASKS}, counts, nodes)
     if getattr(data, "training_graph", None) not in (None, graph):
         left_out.append("training_graph, which differs from graph")
     if getattr(data, "node_names", None):
@@ -194,13 +196,13 @@ def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature:
             f"{where}: {text} has {feature.count} rows for {count} {'nodes' if domain == 'node' else 'edge ids'}; it "
             "must have one row for each. Check that it belongs to this graph."
         )
-    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or _counts_up(ids)):
+    if isinstance(feature, TensorFeature) and feature.stored_as is None and (ids is None or counts_up(ids)):
         return feature.tensor
     return _read(where, text, feature, torch.arange(count) if ids is None else ids)
 
 
-def _counts_up(ids: Tensor) -> bool:
-    """Return whether the id of each edge is its position."""
+def counts_up(ids: Tensor) -> bool:
+    """Return whether the ids are 0, 1, 2 ...; reads them in pieces."""
     return all(
         bool(torch.equal(piece, torch.arange(begin, begin + piece.shape[0]))) for begin, piece in _pieces(ids, 8)
     )
@@ -218,15 +220,8 @@ def _read(where: str, text: str, feature: Feature, ids: Tensor) -> Tensor:
 
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors hold the same bits. A tensor is not read to compare it with itself."""
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
-        return True
-    row_bytes = one[:1].nbytes
-    return all(
-        torch.equal(mine.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
-        for (_, mine), (_, theirs) in zip(_pieces(one, row_bytes), _pieces(other, row_bytes), strict=True)
-    )
+    places = [(rows.data_ptr(), rows.dtype, rows.shape, rows.stride()) for rows in (one, other)]
+    return places[0] == places[1] or array_digest(one) == array_digest(other)
 
 
 def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:
@@ -235,18 +230,21 @@ def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:
         yield begin, rows[begin : begin + count]
 
 
-def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, Tensor]]) -> list[str]:
+def attributes_of_items(
+    where: str, item_sets: Mapping[str, Any], num_nodes: Mapping[Any, int], attributes: dict[Any, dict[str, Tensor]]
+) -> list[str]:
     """Add the item sets of a Dataset to the attributes of its nodes; return texts on items left out.
 
     Args:
-        data: a Dataset, or an object with the same attributes.
+        item_sets: {"train_set", "validation_set" and "test_set": items}.
+        num_nodes: {node type: number of nodes}.
         attributes: {node type: {name: rows}}, changed in place. Attributes that are there already must agree with the
             items.
     """
     left_out: list[str] = []
     of_nodes: dict[str, dict[Any, ItemSet]] = {}
     for name in _MASKS:
-        items = getattr(data, name)
+        items = item_sets[name]
         sets: dict[Any, ItemSet] = items.item_sets if isinstance(items, HeteroItemSet) else {None: items}
         if len(items) == 0 and {*sets} == {None} and None not in attributes:
             sets = {}  # an empty set of a graph with types may name none
@@ -260,7 +258,7 @@ def attributes_of_items(where: str, data: Any, attributes: dict[Any, dict[str, T
                 f"{where}: an item set has the node type {shown(kind)}; the graph has {list(attributes)}. Correct the "
                 "item sets."
             )
-        _Items(where, kind, data.graph.num_nodes_of(kind), attributes[kind], left_out).add(of_nodes)
+        _Items(where, kind, num_nodes[kind], attributes[kind], left_out).add(of_nodes)
     return left_out
 
 

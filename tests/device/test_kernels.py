@@ -103,7 +103,7 @@ import json, re
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from datapipes.device import kernels
-from datapipes.device.row_cache import _CHOSEN, _LOOKED_UP
+from datapipes.features.gpu_cached_feature import _CHOSEN, _LOOKED_UP
 
 def instructions(kernel, ids, ways, tile, num_warps):
     signature = {name: "*i64" for name in kernel.arg_names}

@@ -16,7 +16,7 @@ from pipelines import items, refused, small_graph
 from plain_cuda import PLACES, Place, needs_gpu, needs_interpreter
 
 import datapipes as dp
-from datapipes.device.row_cache import OF_SLOT, WAYS
+from datapipes.features.gpu_cached_feature import OF_SLOT, WAYS
 
 CUDA = torch.device("cuda", 0)
 
@@ -228,7 +228,9 @@ def test_a_read_that_fails_keeps_nothing_of_it(place: Place):
         cached.read(place.ids(torch.tensor([1, 2])))
     del feature._read_stored
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datapipes.device.row_cache.copy_rows", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "datapipes.features.gpu_cached_feature.copy_rows", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             cached.read(place.ids(torch.tensor([2, 3])))
     feature.asked.clear()

@@ -20,7 +20,7 @@ from scripts import run_script
 
 import datapipes as dp
 from datapipes.device import host_memory, runtime
-from datapipes.features.device_rows import padded_rows
+from datapipes.features.tensor_feature import padded_rows
 from datapipes.processes.sharing import pack
 
 WHERE = "TensorFeature.pin_memory_"

@@ -216,13 +216,6 @@ def test_what_read_refuses_is_refused_for_stored_rows():
         feature.read(ids, out=torch.empty(2, 2, dtype=torch.float16))
     with refused(ValueError, "out has shape [2, 2] and dtype float32", "float16"):
         feature._read_stored(ids, out=torch.empty(2, 2))
-    with refused(TypeError, "decode takes rows of float16", "got float32", "read_stored"):
-        feature._decode(torch.ones(2, 2))
-    with refused(TypeError, "decode: rows must be a tensor", "got list", "Convert it"):
-        feature._decode([[1.0, 2.0]])
-    with refused(ValueError, "decode takes rows [n, *[2]]", "got shape [2, 3]", "read_stored"):
-        feature._decode(torch.ones(2, 3, dtype=torch.float16))
-    assert feature._decode(np.ones((1, 2), np.float16)).tolist() == [[1.0, 1.0]]
     out = torch.empty(2, 2, dtype=torch.float16)
     assert feature._read_stored(ids, out=out) is out
     assert bool((out == 1).all())

@@ -13,6 +13,7 @@ import torch
 from datapipes.base.checks import check_int, check_names, shown
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, check_node_type, type_text
 from datapipes.datasets.tfrecord.spec import INT64, MOST_VALUES, KeySpec, key_spec
+from datapipes.graph.checks import check_mapping
 from datapipes.ingest.remote import is_uri, local_path
 
 __all__ = ["SerializedGraphMetadata", "SerializedTFRecordInfo"]
@@ -66,9 +67,9 @@ class SerializedTFRecordInfo:
     def __post_init__(self) -> None:
         where = type(self).__name__
         _path_text(where, self.tfrecord_uri_prefix)
-        _set(self, "feature_keys", tuple(check_names(where, "feature_keys", self.feature_keys)))
-        _set(self, "label_keys", tuple(check_names(where, "label_keys", self.label_keys)))
-        _set(self, "entity_key", _entity_key(where, self.entity_key))
+        for name in ("feature_keys", "label_keys"):
+            object.__setattr__(self, name, tuple(check_names(where, name, getattr(self, name))))
+        object.__setattr__(self, "entity_key", _entity_key(where, self.entity_key))
         _refuse_double(where, [*self.entity_keys, *self.feature_keys, *self.label_keys])
         check_int(where, "feature_dim", self.feature_dim, 0, MOST_VALUES)
         _check_pattern(where, self.tfrecord_uri_pattern)
@@ -110,8 +111,7 @@ def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> li
     Raises:
         KeyError, TypeError, ValueError: The feature spec does not fit these keys.
     """
-    if not isinstance(feature_spec, Mapping):
-        raise TypeError(f"{where}: feature_spec must be a dict by key, or None, got {shown(feature_spec)}. Pass one.")
+    check_mapping(where, "feature_spec", feature_spec, "by key, or None", optional=False)
     loaded = [key_spec(where, feature_spec, key) for key in (*info.feature_keys, *info.label_keys)]
     entities = [
         key_spec(where, feature_spec, key) if key in feature_spec else KeySpec(key, INT64, 1)
@@ -143,10 +143,6 @@ def check_keys(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]
                 f"{where}: feature_dtype is {info.feature_dtype}, but the feature key {feature.key!r} holds "
                 f"{feature.kind}. Choose a float, or load only keys of int64."
             )
-
-
-def _set(info: SerializedTFRecordInfo, name: str, value: Any) -> None:
-    object.__setattr__(info, name, value)  # the dataclass is frozen
 
 
 def _path_text(where: str, prefix: Any) -> str:

@@ -25,6 +25,7 @@ from datapipes.datasets.tfrecord.torch_memory import shared_empty
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.partition.across_ranks.exchange import exchange
 from datapipes.partition.partition_report import PartitionReport
+from datapipes.partition.source import counts_up
 
 __all__ = ["DEFAULT_HOMOGENEOUS_EDGE_TYPE", "DEFAULT_HOMOGENEOUS_NODE_TYPE", "LoadedGraphTensors"]
 
@@ -253,8 +254,6 @@ def _label_edges(edge_type: EdgeType, ending: str, pairs: Tensor, edge_dir: str)
     return (source, relation + ending, target), pairs
 
 
-PIECE = 2**22  # ids compared at once, to bound the memory
-
 _REMEDY = "Number the nodes from 0 on, without gaps, when the records are written."
 
 
@@ -266,10 +265,7 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
         ValueError: An id is there twice; the message names the lowest such id, and the lowest missing id.
     """
     count = len(ids)
-    if all(
-        torch.equal(ids[begin : begin + PIECE], torch.arange(begin, min(begin + PIECE, count)))
-        for begin in range(0, count, PIECE)
-    ):
+    if counts_up(ids):
         return None
     check_within(where, "ids", ids, count, _REMEDY)
     rows = torch.full((count,), -1)

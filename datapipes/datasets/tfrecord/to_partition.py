@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -85,8 +84,7 @@ def _shard_of(fields: Fields) -> Shard:
     no_links = ({edge_type: pairs[:, :0] for edge_type, pairs in by_type.items()} for by_type in links)
     # Nodes are named by their rows here, since a rank's ids may have gaps that other ranks fill.
     task = task_of(_WHERE, num_nodes, labels, *no_links)
-    items = SimpleNamespace(graph=SimpleNamespace(num_nodes_of=num_nodes.__getitem__), **task)
-    attributes_of_items(_WHERE, items, of_nodes)
+    attributes_of_items(_WHERE, task, num_nodes, of_nodes)
     num_links = sum(int(pairs.shape[1]) for by_type in links for pairs in by_type.values())
     return Shard(ids, of_nodes, edges, of_edges, num_links if task["task"] == "link_prediction" else None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -34,8 +34,8 @@ from datapipes.partition.across_ranks.placed_rows import (
     placed_by_id,
 )
 from datapipes.partition.book import PartitionBook, RangeMap
-from datapipes.partition.methods.all_nodes import CHUNK, combined_weight
-from datapipes.partition.methods.range_parts import BY_ID, cut_by_weight, range_bounds, with_a_node_each
+from datapipes.partition.methods.all_nodes import combined_weight, node_weights
+from datapipes.partition.methods.assign import BY_ID, cut_by_weight, range_bounds, with_a_node_each
 from datapipes.partition.native.manifest import Identity
 from datapipes.partition.native.native_book import content_digest, partition_id_of
 from datapipes.partition.part_to_write import PartColumn, PartEdges, PartNodes, PartToWrite
@@ -149,14 +149,16 @@ def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> d
     masks = {kind: _own_mask(ranks, shard, kind, count) for kind, count in counts.items()}
     trained = {kind: 0 if mask is None else int(mask.sum()) for kind, mask in masks.items()}
     of_ranks = ranks.gather([*trained.values()])
-    base, _, extra = combined_weight(BY_ID, (total, 0, sum(map(sum, of_ranks))))
+    combined = combined_weight(BY_ID, (total, 0, sum(map(sum, of_ranks))))
     numbers = {kind: number for number, kind in enumerate(counts)}
 
     def cut(kind: Any) -> NDArray[np.int64]:
         first = _even(counts[kind], ranks.size)
         sizes = np.diff(first)
+        base, _, extra = combined
         weights = [base * size + extra * train[numbers[kind]] for size, train in zip(sizes, of_ranks, strict=True)]
-        of_nodes = _weights(masks[kind], int(sizes[ranks.rank]), base, extra)
+        mask = masks[kind]
+        of_nodes = node_weights(combined, int(sizes[ranks.rank]), None if mask is None else mask.numpy())
         before, begin = int(sum(weights[: ranks.rank])), int(first[ranks.rank])
         bounds, _ = cut_by_weight(of_nodes, int(sum(weights)), ranks.size, before, begin)
         return with_a_node_each(np.max(ranks.gather(bounds.tolist()), axis=0), counts[kind])
@@ -193,14 +195,6 @@ def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | 
     if mask is None:
         return None
     return torch.cat([torch.empty(0, dtype=torch.bool), *placed.pieces(column_of(mask))])
-
-
-def _weights(mask: Tensor | None, count: int, base: int, extra: int) -> Iterator[NDArray[np.int64]]:
-    for begin in range(0, count, CHUNK):
-        weights = np.full(min(CHUNK, count - begin), base, dtype=np.int64)
-        if mask is not None:
-            weights += extra * mask[begin : begin + CHUNK].numpy().astype(np.int64)
-        yield weights
 
 
 # --- the ids of the partition

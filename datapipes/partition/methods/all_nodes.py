@@ -13,7 +13,7 @@ nearest integer. If the graph has nothing of a measure, its share goes to the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -79,18 +79,29 @@ class AllNodes:
 
     def weights(self, node_type: NodeType | None) -> Iterator[NDArray[np.int64]]:
         """Yield the weights of the nodes of a type, up to CHUNK at a time."""
-        base, per_edge, extra = self.combined
-        mask, count = self.training(node_type), self.counts[node_type]
         into = [edge_type for edge_type in self._graph.edge_types if ends_of(edge_type)[1] == node_type]
-        offsets = [self._graph.relation(edge_type).indptr.numpy() for edge_type in into] if per_edge > 0 else []
-        for begin in range(0, count, CHUNK):
-            end = min(begin + CHUNK, count)
-            weights = np.full(end - begin, base, dtype=np.int64)
-            for indptr in offsets:
-                weights += per_edge * np.diff(indptr[begin : end + 1])
-            if mask is not None and extra > 0:
-                weights += extra * mask[begin:end].astype(np.int64)
-            yield weights
+        offsets = [self._graph.relation(edge_type).indptr.numpy() for edge_type in into]
+        return node_weights(self.combined, self.counts[node_type], self.training(node_type), offsets)
+
+
+def node_weights(
+    combined: Combined, count: int, mask: NDArray[np.bool_] | None, offsets: Sequence[NDArray[np.int64]] = ()
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the weights of `count` nodes, up to CHUNK at a time.
+
+    Args:
+        mask: whether each is a training node; None if none is.
+        offsets: the indptr of each relation into these nodes, for `combined.per_edge`.
+    """
+    base, per_edge, extra = combined
+    for begin in range(0, count, CHUNK):
+        end = min(begin + CHUNK, count)
+        weights = np.full(end - begin, base, dtype=np.int64)
+        for indptr in offsets if per_edge > 0 else ():
+            weights += per_edge * np.diff(indptr[begin : end + 1])
+        if mask is not None and extra > 0:
+            weights += extra * mask[begin:end].astype(np.int64)
+        yield weights
 
 
 def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -> Combined:

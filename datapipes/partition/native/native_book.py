@@ -24,11 +24,12 @@ from datapipes.graph.graph import Graph
 from datapipes.partition.book import IdMap, PartitionBook, RangeMap, smallest_dtype
 from datapipes.partition.native.arrays_folder import BOOK, BookFields, read_folder, write_folder
 from datapipes.partition.native.manifest import File, Identity, Manifest, opened_manifest, valid_header
+from datapipes.partition.row_chunks import pieces
 
 __all__ = ["open_book"]
 
 NAME = "book"
-_IDS = 2**20  # ids whose parts are looked up at a time
+_IDS = 2**20  # ids whose parts are hashed at a time
 
 
 def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
@@ -80,9 +81,8 @@ def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
     for node_type in book.node_types:
         owners = book.nodes(node_type)
         digest.update(json.dumps([node_type, owners.num_ids]).encode())
-        for begin in range(0, owners.num_ids, _IDS):
-            ids = torch.arange(begin, min(begin + _IDS, owners.num_ids))
-            digest.update(owners.part_of(ids).to(torch.int16).numpy().tobytes())
+        for parts in pieces(owners.dense(), _IDS):
+            digest.update(parts.to(torch.int16).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -20,8 +20,7 @@ from datapipes.base.checks import check_bool, check_index_tensor, check_int, sho
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type, type_in
 from datapipes.graph.arena import Place, attributes_of
 from datapipes.graph.choice import UNIFORM, Choice, Chosen, KeptRows, RowForm, forms_of
-from datapipes.graph.graph import Graph
-from datapipes.graph.topology import KeptTopology
+from datapipes.graph.graph import Graph, KeptTopology
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT
 from datapipes.partition.native.manifest import Manifest, opened_manifest
@@ -485,10 +484,8 @@ class Part:
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        tensors = state["tensors"]
-        tensors = tensors.tensors if isinstance(tensors, Together) else tensors  # copy.copy pickles nothing
         self.__dict__.update({name: value for name, value in state.items() if name not in ("places", "tensors")})
-        self._take(dict(zip(state["places"], tensors, strict=True)))
+        self._take(dict(zip(state["places"], state["tensors"], strict=True)))
 
     def __repr__(self) -> str:
         nodes = sum(self.node_ids(node_type).shape[0] for node_type in self.node_types)

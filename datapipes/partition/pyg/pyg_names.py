@@ -32,11 +32,6 @@ class PygMisfit(ValueError):
         return f"PyG's layout: {self.why}. {self.args[1]}, or leave out PyG's layout with layouts=('native',)."
 
 
-def part_folder(root: Path, part: int) -> Path:
-    """Return the path of the folder of a part, under PyG's name."""
-    return root / f"part_{part}"
-
-
 def map_file(root: Path, kind: str, key: NodeType | EdgeType | None) -> Path:
     """Return the path of the node map or edge map of a type; `kind` is "node_map" or "edge_map"."""
     return root / f"{kind}.pt" if key is None else root / kind / f"{_joined(key)}.pt"

@@ -31,7 +31,6 @@ from datapipes.partition.pyg.pyg_names import (
     check_file_names,
     map_file,
     offsets_of,
-    part_folder,
 )
 from datapipes.partition.pyg.torch_file import (
     attributes_in,
@@ -137,11 +136,11 @@ class PygFolder:
             FileNotFoundError: Its folder is missing.
         """
         check_int("partition", "part", part, 0, self.meta.num_parts - 1)
-        for folder in (part_folder(self.root, part), self.root / f"part{part}"):
+        for folder in (self.root / f"part_{part}", self.root / f"part{part}"):
             if folder.is_dir():
                 return folder
         raise FileNotFoundError(
-            f"partition: {part_folder(self.root, part)} does not exist, and neither does part{part}; "
+            f"partition: {self.root / f'part_{part}'} does not exist, and neither does part{part}; "
             f"META.json says {self.meta.num_parts} parts. Bring the folder here, or write the partition again."
         )
 

@@ -18,7 +18,6 @@ import json
 import math
 import os
 import tempfile
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,9 +45,8 @@ from datapipes.partition.pyg.pyg_names import (
     map_file,
     meta_of,
     offsets_of,
-    part_folder,
 )
-from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_at, rows_of_nodes
+from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, rows_at, rows_of_nodes
 from datapipes.partition.source import Source
 
 _MOST_OVERHEAD = 2**20  # of a file of torch.save
@@ -68,11 +66,10 @@ def write_pyg(
         progress: called with a text that names the part, the number of edges written so far, and of all edges.
     Raises:
         ValueError: The name of a type cannot be a file name, `node_time_attr` is missing or holds no times, the edge
-            ids of a type are not 0 to num_edges - 1, each once, or the graph is corrupt.
+            ids of a type are not 0 to num_edges - 1, each once.
         OSError: The disk is full.
     """
     times = check_pyg(source, node_time_attr)
-    refuse_other_book(source.graph, book)
     book = book if book.has_edges else with_edge_map(book, source.graph)
     _write_maps(folder, source, book)
     writer = _Writer(folder, source, book, times, progress)
@@ -150,12 +147,7 @@ def _write_maps(folder: Path, source: Source, book: PartitionBook) -> None:
     for (name, kind), owners in maps.items():
         file = map_file(folder, name, kind)
         file.parent.mkdir(exist_ok=True)
-        save(filled(folder, (owners.num_ids,), torch.int64, _all_parts(owners)), file)
-
-
-def _all_parts(owners: IdMap) -> Iterator[Tensor]:
-    for begin in range(0, owners.num_ids, MOST_EDGES):
-        yield owners.part_of(torch.arange(begin, min(begin + MOST_EDGES, owners.num_ids)))
+        save(filled(folder, (owners.num_ids,), torch.int64, [owners.dense()]), file)
 
 
 def _num_nodes(source: Source) -> dict[NodeType | None, int]:
@@ -174,7 +166,7 @@ class _Writer:
 
     def write(self, part: int) -> None:
         """Write the folder of a part: graph.pt, edge_feats.pt and node_feats.pt."""
-        folder = part_folder(self._folder, part)
+        folder = self._folder / f"part_{part}"
         folder.mkdir(exist_ok=True)  # the other layout may have made it
         edges: dict[EdgeType | None, dict[str, Any]] = {}
         features: dict[EdgeType | None, dict[str, Any]] = {}
@@ -237,7 +229,6 @@ class _Writer:
             values = self._graph.node_attributes_of(ends_of(edge_type)[0])[of_source]
             pieces = rows.of_sources(values)
         elif of_edges is not None:
-            deque(rows.indices(), maxlen=0)  # checks them
             values = self._graph.relation(edge_type).edge_attributes[of_edges]
             pieces = rows.of_edges(values)
         else:

@@ -16,8 +16,7 @@ from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_names import EDGE_TIME, TIME
 from datapipes.partition.pyg.pyg_read import PygFolder
 from datapipes.partition.stores.feature_lookup import FeatureClient, joined
-from datapipes.partition.stores.local_store import choose_layout, no_such, owners_of
-from datapipes.partition.stores.tensor_store import TensorStore
+from datapipes.partition.stores.local_store import TensorStore, choose_layout, no_such, owners_of
 
 __all__ = ["LocalFeatureStore"]
 

@@ -6,6 +6,7 @@ import torch
 import datapipes as dp
 from datapipes.datasets import LoadedGraphTensors
 from datapipes.datasets.tfrecord import loaded
+from datapipes.partition import source
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 COUNTS = {"author": 12, "paper": 20}
@@ -98,7 +99,7 @@ def test_rows_in_order_are_not_copied_and_others_come_into_shared_memory():
 
 @pytest.mark.parametrize("piece", [1, 2, 3])
 def test_the_order_of_ids_is_told_piece_by_piece(monkeypatch, piece):
-    monkeypatch.setattr(loaded, "PIECE", piece)
+    monkeypatch.setattr(source, "_PIECE_BYTES", 8 * piece)
     assert loaded.row_order("here", torch.arange(3)) is None
     assert loaded.row_order("here", torch.empty(0, dtype=torch.int64)) is None
     assert loaded.row_order("here", torch.tensor([0, 2, 1])).tolist() == [0, 2, 1]

@@ -16,7 +16,7 @@ from datapipes import _core
 from datapipes.partition.methods import metis_parts
 from datapipes.partition.methods.all_nodes import EVEN, AllNodes
 from datapipes.partition.methods.assign import assign
-from datapipes.partition.methods.even_parts import even_at_last, even_parts
+from datapipes.partition.methods.metis_parts import even_at_last, even_parts
 from datapipes.partition.partitioner import Partitioner
 from datapipes.partition.source import Source
 

@@ -16,8 +16,7 @@ from datapipes.distributed import PartitionBook
 from datapipes.partition.methods import all_nodes
 from datapipes.partition.methods import assign as assign_module
 from datapipes.partition.methods.all_nodes import EVEN, UNITS, AllNodes, combined_weight
-from datapipes.partition.methods.assign import METHODS, assign, fill_empty_parts, make_assignment
-from datapipes.partition.methods.range_parts import BY_ID
+from datapipes.partition.methods.assign import BY_ID, METHODS, assign, fill_empty_parts, make_assignment
 from datapipes.partition.source import Source
 
 HERE = [method for method in METHODS if method != "metis"]  # in this process; test_metis.py has the other

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from datapipes.distributed import LocalFeatureStore
-from datapipes.partition.stores import tensor_store
+from datapipes.partition.stores import local_store
 
 
 def store_of(ids, dtype=torch.int64) -> LocalFeatureStore:
@@ -44,8 +44,8 @@ def test_a_thread_that_asks_while_another_makes_what_finds_rows_gets_its_rows(mo
         answers.append(rows(store, 9, 0))
         return made(ids)
 
-    made = tensor_store.OwnRows
-    monkeypatch.setattr(tensor_store, "OwnRows", asked_meanwhile)
+    made = local_store.OwnRows
+    monkeypatch.setattr(local_store, "OwnRows", asked_meanwhile)
     assert rows(store, 1, 9) == [1, 0]
     assert answers == [[0, 3]]
 

@@ -7,7 +7,7 @@ purpose, and the fake has to see it.
 import asyncio
 import gc
 import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -319,18 +319,13 @@ def test_the_fake_recycles_memory_at_once_on_its_stream_and_later_for_others():
 
 def test_the_fake_keeps_the_order_of_threads_that_share_it():
     with fake_cuda(rng_seed=2) as gpu:
-        seen: list[float] = []
 
-        def work() -> None:
+        def work(_: int) -> float:
             with gpu.on(gpu.new_stream(CUDA)):
                 x = gpu.copy(torch.ones(10), CUDA, non_blocking=True)
                 for _ in range(20):
                     x = x + 1
-                seen.append(float(x.sum()))
+                return float(x.sum())
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20.0)
-        assert seen == [210.0] * 4
+        with ThreadPoolExecutor(4) as threads:
+            assert [*threads.map(work, range(4))] == [210.0] * 4

@@ -3,9 +3,9 @@
 import multiprocessing
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from at_once import at_once
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,8 +64,7 @@ def test_the_first_calls_of_several_threads_are_all_kept():
             together.wait()
             made.add("1 sample", 0.0, number)
 
-        with ThreadPoolExecutor(num_threads) as threads:
-            list(threads.map(call, range(num_threads)))
+        at_once(call, num_threads)
         assert len(made.last_calls()) == made.stats()["1 sample"]["calls"] == num_threads
 
 
@@ -81,18 +80,15 @@ def test_the_last_calls_are_kept_in_their_order(monkeypatch):
 
 def test_calls_of_many_threads_are_each_counted_once(monkeypatch):
     monkeypatch.setattr(clock, "FRESH_CALLS", 8)
-    made, seen, num_threads = StageClock(), [], 4
-    together = threading.Barrier(num_threads, timeout=WAIT_S)
+    made, seen = StageClock(), []
 
     def call(_):
-        together.wait()
         for number in range(2000):
             made.add("1 sample", 0.0, number)
             if number % 50 == 0:
                 seen.append(made.stats()["1 sample"]["calls"])
 
-    with ThreadPoolExecutor(num_threads) as threads:
-        list(threads.map(call, range(num_threads)))
+    at_once(call, 4)
     assert made.stats()["1 sample"]["calls"] == len(made.last_calls()) == 8000
     assert max(seen) <= 8000
 

@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from at_once import at_once
 from pipelines import BOUND_S, digests
 from strategies import random_graph
 
@@ -72,8 +72,7 @@ def test_threads_that_sample_at_the_same_time_do_not_disturb_each_other(torch_th
     def replay(_: int) -> list[str]:
         return [loader.minibatch(0, index).digest() for index in range(len(chain))]
 
-    with ThreadPoolExecutor(4) as callers:
-        assert [*callers.map(replay, range(4))] == [expected] * 4
+    assert at_once(replay, 4) == [expected] * 4
 
 
 def test_a_number_of_threads_below_one_is_refused(refuses):

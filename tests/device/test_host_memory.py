@@ -5,12 +5,12 @@ import gc
 import mmap
 import random
 import resource
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from amounts import examples
+from at_once import at_once
 from fake_registration import NOT_SUPPORTED, FakeRegistration, in_forked_child, registering
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,17 +105,6 @@ def test_what_lies_in_memory_that_another_owner_keeps_stays_registered_with_it(f
     first.release()
     assert second.holds
     del second
-
-
-def test_the_order_of_a_release_is_wait_unregister_let_go(fake):
-    memory = pages(2)
-    held = host_memory.pin(WHERE, [memory])
-    fake.reads(memory)
-    del memory
-    gc.collect()
-    del held  # collected while the kernel reads: `fake` notes what goes wrong
-    assert fake.calls == ["register", "synchronize", "unregister"]
-    assert fake.kernels == []
 
 
 def test_memory_is_let_go_after_it_was_unregistered(fake):
@@ -350,8 +339,7 @@ def test_threads_may_pin_and_release_at_once(fake):
                 held.release()
             del held
 
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(work, range(4)))
+    at_once(work, 4)
     assert fake.registered == {}
 
 

@@ -7,10 +7,10 @@ purpose, and the fake has to see it.
 import asyncio
 import gc
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from at_once import at_once
 from fake_device import DeviceTensor, FakeCuda, OrderError, fake_cuda, in_slots, train
 from pipelines import digests, fetched, refused
 from slow_hetero import slow_sampled
@@ -327,5 +327,4 @@ def test_the_fake_keeps_the_order_of_threads_that_share_it():
                     x = x + 1
                 return float(x.sum())
 
-        with ThreadPoolExecutor(4) as threads:
-            assert [*threads.map(work, range(4))] == [210.0] * 4
+        assert at_once(work, 4) == [210.0] * 4

@@ -2,12 +2,12 @@
 
 import collections
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from amounts import examples
+from at_once import at_once
 from counted_feature import Counted
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,8 +202,7 @@ def test_threads_may_read_at_once():
         draws = [torch.randint(5000, (400,), generator=generator) for _ in range(30)]
         return all(torch.equal(cached.read(ids), rows[ids]) for ids in draws)
 
-    with ThreadPoolExecutor(6) as threads:
-        assert all(threads.map(is_right, range(6)))
+    assert all(at_once(is_right, 6))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -4,12 +4,12 @@ import errno
 import os
 import pickle
 from collections import namedtuple
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from amounts import examples
+from at_once import at_once
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import refused, sampled
@@ -107,8 +107,7 @@ def test_threads_may_read_at_once(disk, tmp_path):
         ids = torch.randint(5000, (3000,), generator=torch.Generator().manual_seed(seed))
         return torch.equal(feature.read(ids), rows[ids])
 
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(is_right, range(8)))
+    assert all(at_once(is_right, 8))
     assert feature.stats()["rows"] == 8 * 3000
 
 

@@ -2,12 +2,12 @@
 
 import pickle
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from amounts import amount, examples, ranked
+from at_once import at_once
 from counted_feature import Counted
 from fake_device import fake_cuda
 from hypothesis import HealthCheck, given
@@ -358,7 +358,6 @@ def test_threads_on_streams_of_a_gpu_read_the_rows(locked):
         with torch.cuda.stream(torch.cuda.Stream()):
             return all(torch.equal(cached.read(ids.cuda()).cpu(), rows[ids]) for ids in draws)
 
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(is_right, range(4)))
+    assert all(at_once(is_right, 4))
     cached._finish_reads()
     assert cached.stats()["gpu_hits"] > 0

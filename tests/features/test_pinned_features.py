@@ -88,14 +88,6 @@ def test_rows_that_torch_has_locked_are_not_registered(fake):
     assert found.reads_on(torch.device("cuda", 0)) == "uva"
 
 
-def test_mapped_rows_are_locked_for_reading_only(fake, tmp_path):
-    np.save(tmp_path / "rows.npy", np.zeros((300, 40), np.float32))
-    for mode in ("r", "c"):
-        found = dp.TensorFeature(np.load(tmp_path / "rows.npy", mmap_mode=mode)).pin_memory_()
-        assert [read_only for _, read_only in fake.registered.values()] == [True]
-        assert found.unpin_memory_().count == 300
-
-
 @given(
     st.sampled_from(DTYPES),
     st.sampled_from([(), (1,), (3,), (2, 3), (0,), (128,), (33,), (4, 25)]),

@@ -123,11 +123,6 @@ def test_names_and_dtypes_say_the_same():
     assert plain._decode(values) is values
 
 
-def test_a_feature_given_as_float16_keeps_its_dtype():
-    feature = dp.TensorFeature(torch.ones(2, 2, dtype=torch.float16))
-    assert (feature.dtype, feature.read(torch.tensor([0])).dtype) == (torch.float16, torch.float16)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stored_feature_pickles_copies_and_shows_itself(kind):
     feature, ids = dp.TensorFeature(torch.randn(5, 3), stored_as=kind), torch.tensor([4, 0])

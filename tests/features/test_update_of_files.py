@@ -3,11 +3,11 @@
 import errno
 import fcntl
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from at_once import at_once
 from pipelines import refused
 from updated_features import COUNT, EVERYTHING, POLICIES, cached, first_rows, made, same_bits
 
@@ -72,8 +72,7 @@ def test_threads_may_update_other_rows_of_one_file(tmp_path):
         for _ in range(20):
             feature.update(EVERYTHING[number::3].clone(), torch.full((10, 3), float(number)))
 
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(update, range(3)))
+    at_once(update, 3)
     assert torch.equal(feature.read(EVERYTHING), (EVERYTHING % 3).float()[:, None].expand(-1, 3))
 
 

@@ -85,15 +85,14 @@ def test_timeouts_in_bounds_pass():
     assert [check_positive_timeout("stage", value) for value in (None, 1, 0.5, 1e9)] == [None, 1, 0.5, 1e9]
 
 
-def test_the_name_of_a_dtype_imports_nothing(monkeypatch):
+def test_the_name_of_a_dtype_imports_nothing(monkeypatch, refuses):
     def imports(name):
         raise AssertionError(f"torch was asked for {name}")
 
     monkeypatch.setattr(torch, "__getattr__", imports)
     assert dtype_from_name("here", "bfloat16") is torch.bfloat16
     for name in ("_dynamo", "onnx", "Tensor", 3, LONG, None):
-        with refused(ValueError, stage="here", found="is not the name of a dtype", allowed="float32"):
-            dtype_from_name("here", name)
+        refuses(ValueError, dtype_from_name, "here", name)
 
 
 # --- every argument that is a number, in every stage: the error names the argument
@@ -141,23 +140,15 @@ def test_numbers_beyond_all_bounds_are_refused_under_the_name_of_the_argument(ar
         assert "Exceeds the limit" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
-        ({"num_workers": 4097}, "num_workers must be in"),
-        ({"num_workers": 2**40, "worker_method": "thread"}, "num_workers must be in"),
-        ({"num_workers": 64, "prefetch_factor": 2**40}, "num_workers=64 with prefetch_factor=1099511627776"),
-        ({"num_workers": 1, "prefetch_factor": INT64_MAX}, "num_workers=1 with prefetch_factor=9223372036854775807"),
-    ],
-)
-def test_more_workers_or_minibatches_ahead_than_make_sense_are_refused_when_the_loader_is_built(options, found):
-    with refused(ValueError, stage="data_loader", found=found, allowed=r"4096\]|at most 131072 are allowed"):
-        loader(**options)
+def test_more_workers_or_minibatches_ahead_than_make_sense_are_refused_when_the_loader_is_built(refuses):
+    refuses(ValueError, loader, num_workers=4097)
+    refuses(ValueError, loader, num_workers=2**40, worker_method="thread")
+    refuses(ValueError, loader, num_workers=64, prefetch_factor=2**40)
+    refuses(ValueError, loader, num_workers=1, prefetch_factor=INT64_MAX)
 
 
-def test_ids_within_a_count_pass_and_others_are_named():
+def test_ids_within_a_count_pass_and_others_are_named(refuses):
     check_within("f", "ids", torch.tensor([[0, 4], [3, 1]]), 5, "Take others.")
     check_within("f", "ids", torch.empty(0, dtype=torch.int64), 0, "Take others.")
-    for ids, wrong in ([0, 5, 7], 7), ([3, -1, 9], -1):
-        with pytest.raises(IndexError, match=rf"^f: ids must be in \[0, 5\), got {wrong}\. Take others\.$"):
-            check_within("f", "ids", torch.tensor(ids, dtype=torch.int32), 5, "Take others.")
+    for ids in ([0, 5, 7], [3, -1, 9]):
+        refuses(IndexError, check_within, "f", "ids", torch.tensor(ids, dtype=torch.int32), 5, "Take others.")

@@ -5,6 +5,7 @@ import os
 import threading
 
 import pytest
+from at_once import at_once
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,17 +58,13 @@ def test_stages_are_apart():
 def test_the_first_calls_of_several_threads_are_all_kept():
     num_threads = 4
     for _ in range(20):
-        made, together = StageClock(), threading.Barrier(num_threads)
+        made, together = StageClock(), threading.Barrier(num_threads, timeout=WAIT_S)
 
-        def call(made=made, together=together):
+        def call(number, made=made, together=together):
             together.wait()
-            made.add("1 sample", 0.0, 0)
+            made.add("1 sample", 0.0, number)
 
-        threads = [threading.Thread(target=call) for _ in range(num_threads)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(call, num_threads)
         assert len(made.last_calls()) == made.stats()["1 sample"]["calls"] == num_threads
 
 
@@ -85,17 +82,13 @@ def test_calls_of_many_threads_are_each_counted_once(monkeypatch):
     monkeypatch.setattr(clock, "FRESH_CALLS", 8)
     made, seen = StageClock(), []
 
-    def call():
+    def call(_):
         for number in range(2000):
             made.add("1 sample", 0.0, number)
             if number % 50 == 0:
                 seen.append(made.stats()["1 sample"]["calls"])
 
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(call, 4)
     assert made.stats()["1 sample"]["calls"] == len(made.last_calls()) == 8000
     assert max(seen) <= 8000
 

@@ -5,7 +5,7 @@ tests/distributed/test_fault_table.py.
 from pathlib import Path
 
 import pytest
-from pipelines import items, small_graph
+from pipelines import items
 
 import datapipes as dp
 
@@ -37,11 +37,3 @@ def test_a_state_that_is_refused_leaves_the_loader_as_it_was():
     with pytest.raises(ValueError, match="another pipeline"):
         loader.load_state_dict(other.state_dict())
     assert next(iterator).index == 1
-
-
-def test_an_unknown_feature_and_an_unknown_node_are_named():
-    with pytest.raises(KeyError, match="'width'"):
-        items().sample_neighbor(small_graph(), [1]).fetch_feature(dp.FeatureStore({}), ["width"])
-    chain = dp.ItemSampler(dp.ItemSet(41), 41).sample_neighbor(small_graph(), [1])
-    with pytest.raises(IndexError, match="40"):
-        next(iter(chain))

@@ -13,6 +13,11 @@ from datapipes.base.folder import new_folder
 from datapipes.partition.layouts import PARTITION
 
 
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "parts"
+
+
 def write(root, text="new", *, then=lambda folder: None, num_bytes=0):
     """Write a small partition; `then` is called while it is not in its place yet."""
     with new_folder("test", root, num_bytes, replaced=PARTITION) as folder:
@@ -20,6 +25,19 @@ def write(root, text="new", *, then=lambda folder: None, num_bytes=0):
         (folder / "part_0" / "arrays.npy").write_text(text)
         (folder / "partition.json").write_text(text)
         then(folder)
+
+
+def fail_with(error):
+    """Return what raises an error while a partition is not in its place yet."""
+
+    def fail(folder):
+        raise error
+
+    return fail
+
+
+def stay(*_, **__):
+    """Stand in for rmtree: whoever writes was killed before it, or may not remove anything."""
 
 
 def content(root):
@@ -52,8 +70,7 @@ def test_a_folder_appears_whole_and_nothing_else_is_left(tmp_path, before):
 
 
 @pytest.mark.usefixtures("any_disk")
-def test_an_older_partition_is_replaced_at_once(tmp_path):
-    root = tmp_path / "parts"
+def test_an_older_partition_is_replaced_at_once(root):
     write(root, "old")
 
     def look(folder):
@@ -61,22 +78,17 @@ def test_an_older_partition_is_replaced_at_once(tmp_path):
 
     write(root, then=look)
     assert content(root) == whole()
-    assert list(tmp_path.iterdir()) == [root]
+    assert list(root.parent.iterdir()) == [root]
 
 
 @pytest.mark.usefixtures("any_disk")
 @pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt()])
-def test_an_error_leaves_the_older_partition(tmp_path, error):
-    root = tmp_path / "parts"
+def test_an_error_leaves_the_older_partition(root, error):
     write(root, "old")
-
-    def fail(folder):
-        raise error
-
     with pytest.raises(type(error)):
-        write(root, "half", then=fail)
+        write(root, "half", then=fail_with(error))
     assert content(root) == whole("old")
-    assert list(tmp_path.iterdir()) == [root]
+    assert list(root.parent.iterdir()) == [root]
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path):
@@ -88,49 +100,47 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     assert content(real) == whole()
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "part_x", "sub"])
+OF_A_USER = [
+    *("notes.txt", "part_x", "sub", "part_77"),
+    *("part_0/model.ckpt", "book/notes", "node_map/a.pt/b", "part_1/arrays.npy/x"),
+]
+
+
+@pytest.mark.parametrize("name", OF_A_USER)
 @pytest.mark.parametrize("beside_a_partition", [True, False])
-def test_a_folder_that_holds_something_else_is_refused(tmp_path, name, beside_a_partition):
-    root = tmp_path / "parts"
+def test_what_a_user_put_into_the_folder_is_kept(root, name, beside_a_partition, refuses):
     if beside_a_partition:
         write(root, "old")
-    else:
-        root.mkdir()
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("mine")
-    with pytest.raises(FileExistsError, match=rf"test: .*parts holds '{name}', which is not overwritten"):
-        write(root)
+    refuses(FileExistsError, write, root)
     assert (root / name).read_text() == "mine"
 
 
-def test_a_folder_like_a_partition_without_its_header_is_refused(tmp_path):
-    root = tmp_path / "parts"
-    (root / "part_0").mkdir(parents=True)
-    with pytest.raises(FileExistsError, match="holds 'part_0'"):
-        write(root)
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
-    root = tmp_path / "parts"
+def test_what_is_no_place_for_a_folder(tmp_path, root, monkeypatch, refuses):
+    refuses(TypeError, write, None)
     root.write_text("mine")
-    with pytest.raises(FileExistsError, match="is no folder"):
-        write(root)
+    refuses(FileExistsError, write, root)
     assert root.read_text() == "mine"
+    write(tmp_path / ("x" * 239))
+    refuses(ValueError, write, tmp_path / ("x" * 240))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)  # a superuser may write anywhere
+        refuses(PermissionError, write, tmp_path / "not there" / "parts")
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)
+    refuses(ValueError, write, tmp_path)
 
 
-def test_what_comes_into_the_folder_meanwhile_is_not_overwritten(tmp_path):
-    root = tmp_path / "parts"
-
+def test_what_comes_into_the_folder_meanwhile_is_not_overwritten(root, refuses):
     def come(folder):
         root.mkdir()
         (root / "mine.txt").write_text("mine")
 
-    with pytest.raises(FileExistsError, match=r"holds 'mine\.txt'"):
-        write(root, then=come)
+    refuses(FileExistsError, write, root, then=come)
     assert content(root) == {"mine.txt": "mine"}
 
 
-def test_what_a_killed_writer_left_is_cleared(tmp_path):
-    root = tmp_path / "parts"
+def test_what_a_killed_writer_left_is_cleared(tmp_path, root):
     left = tmp_path / ".parts.datapipes-new"
     (left / "part_7").mkdir(parents=True)
     (left / "half").write_text("half")
@@ -139,10 +149,12 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path):
     assert list(tmp_path.iterdir()) == [root]
 
 
-def test_a_writer_killed_between_two_renames_loses_nothing(tmp_path):
-    root = tmp_path / "parts"
+@pytest.mark.parametrize("leaves_an_empty_folder", [False, True])
+def test_a_writer_killed_between_two_renames_loses_nothing(tmp_path, root, leaves_an_empty_folder):
     write(root, "old")
     os.rename(root, tmp_path / ".parts.datapipes-old")  # and killed
+    if leaves_an_empty_folder:
+        root.mkdir()
 
     def fail(folder):
         raise ValueError(f"stop: {content(root)}")
@@ -152,27 +164,20 @@ def test_a_writer_killed_between_two_renames_loses_nothing(tmp_path):
     assert content(root) == whole("old")
 
 
-def test_an_old_partition_that_was_not_removed_is_removed_later(tmp_path):
-    root = tmp_path / "parts"
+def test_an_old_partition_that_was_not_removed_is_removed_later(tmp_path, root):
     write(root, "old")
     shutil.copytree(root, tmp_path / ".parts.datapipes-old")
     write(root)
     assert list(tmp_path.iterdir()) == [root]
 
 
-def test_two_writers_of_one_folder_exclude_each_other(tmp_path):
-    root = tmp_path / "parts"
-
-    def write_too(folder):
-        with pytest.raises(BlockingIOError, match="another process is writing to"):
-            write(root, "second")
-
-    write(root, "first", then=write_too)
+def test_two_writers_of_one_folder_exclude_each_other(root, refuses):
+    write(root, "first", then=lambda folder: refuses(BlockingIOError, write, root, "second"))
     assert content(root) == whole("first")
 
 
-def test_a_lock_that_its_holder_has_removed_is_not_taken_for_one(tmp_path, monkeypatch):
-    root, flock = tmp_path / "parts", fcntl.flock
+def test_a_lock_that_its_holder_has_removed_is_not_taken_for_one(root, monkeypatch):
+    flock = fcntl.flock
 
     def finish_first(descriptor, operation):
         monkeypatch.setattr(fcntl, "flock", flock)
@@ -182,31 +187,30 @@ def test_a_lock_that_its_holder_has_removed_is_not_taken_for_one(tmp_path, monke
     monkeypatch.setattr(fcntl, "flock", finish_first)
     write(root, "second")
     assert content(root) == whole("second")
-    assert list(tmp_path.iterdir()) == [root]
+    assert list(root.parent.iterdir()) == [root]
 
 
 @pytest.mark.usefixtures("any_disk")
-def test_no_other_writer_begins_while_the_older_partition_is_removed(tmp_path, monkeypatch):
-    root, rmtree, tried = tmp_path / "parts", shutil.rmtree, []
+def test_no_other_writer_begins_while_the_older_partition_is_removed(root, monkeypatch, refuses):
+    rmtree, tried = shutil.rmtree, []
     write(root, "old")
 
     def write_too(path, **arguments):
         if root.exists() and content(root) == whole() and not tried:
             tried.append(True)
-            with pytest.raises(BlockingIOError, match="another process is writing to"):
-                write(root, "second")
+            refuses(BlockingIOError, write, root, "second")
         rmtree(path, **arguments)
 
     monkeypatch.setattr(shutil, "rmtree", write_too)
     write(root)
     assert tried
     assert content(root) == whole()
-    assert list(tmp_path.iterdir()) == [root]
+    assert list(root.parent.iterdir()) == [root]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), KeyboardInterrupt()])
-def test_an_error_between_two_renames_brings_the_older_partition_back(tmp_path, monkeypatch, error):
-    root, rename = tmp_path / "parts", os.rename
+def test_an_error_between_two_renames_brings_the_older_partition_back(root, monkeypatch, error):
+    rename = os.rename
     write(root, "old")
 
     def fail(one, other):
@@ -219,83 +223,31 @@ def test_an_error_between_two_renames_brings_the_older_partition_back(tmp_path, 
     with pytest.raises(type(error)):
         write(root)
     assert content(root) == whole("old")
-    assert list(tmp_path.iterdir()) == [root]
+    assert list(root.parent.iterdir()) == [root]
 
 
-def test_an_older_partition_comes_back_also_over_an_empty_folder(tmp_path):
-    root = tmp_path / "parts"
-    write(root, "old")
-    os.rename(root, tmp_path / ".parts.datapipes-old")  # and killed
-    root.mkdir()
-
-    def fail(folder):
-        raise ValueError("stop")
-
-    with pytest.raises(ValueError, match="stop"):
-        write(root, then=fail)
-    assert content(root) == whole("old")
-
-
-@pytest.mark.parametrize(
-    "name", ["part_0/model.ckpt", "book/notes", "node_map/a.pt/b", "part_77", "part_1/arrays.npy/x"]
-)
-def test_what_a_user_put_into_the_folders_of_a_partition_is_kept(tmp_path, name):
-    root = tmp_path / "parts"
-    write(root, "old")
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text("mine")
-    with pytest.raises(FileExistsError, match="which is not overwritten"):
-        write(root)
-    assert (root / name).read_text() == "mine"
-
-
-def test_the_mode_of_the_folder_stays(tmp_path):
-    root = tmp_path / "parts"
+def test_the_mode_of_the_folder_stays(root):
     root.mkdir(mode=0o700)
     modes = []
-    write(root, "old", then=lambda folder: modes.append(folder.stat().st_mode & 0o777))
-    write(root, "new", then=lambda folder: modes.append(folder.stat().st_mode & 0o777))
+    for text in ("old", "new"):
+        write(root, text, then=lambda folder: modes.append(folder.stat().st_mode & 0o777))
     assert [*modes, root.stat().st_mode & 0o777] == [0o700] * 3
 
 
 @pytest.mark.parametrize("below", ["", "a", "a/b"])
-def test_the_current_folder_and_those_above_it_are_refused(tmp_path, monkeypatch, below):
+def test_the_current_folder_and_those_above_it_are_refused(tmp_path, monkeypatch, below, refuses):
     (tmp_path / below).mkdir(parents=True, exist_ok=True)
     monkeypatch.chdir(tmp_path / below)
     for root in (tmp_path, "/"):
-        with pytest.raises(ValueError, match="is or holds the current folder, which cannot be replaced"):
-            write(root)
+        refuses(ValueError, write, root)
     write("parts")
     assert content(tmp_path / below / "parts") == whole()
-
-
-def test_a_mount_point_is_refused_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(os.path, "ismount", lambda path: True)
-    with pytest.raises(ValueError, match="is a mount point, which cannot be replaced"):
-        write(tmp_path)
-
-
-def test_a_name_that_leaves_no_room_for_the_hidden_ones_is_refused(tmp_path):
-    write(tmp_path / ("x" * 239))
-    with pytest.raises(ValueError, match="has 240 bytes; at most 239 are allowed"):
-        write(tmp_path / ("x" * 240))
-
-
-def test_a_folder_that_cannot_hold_it_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # a superuser may write anywhere
-    with pytest.raises(PermissionError, match="which is to hold parts, cannot be written to"):
-        write(tmp_path / "not there" / "parts")
 
 
 def test_a_link_to_a_folder_that_is_not_there_leads_to_a_new_one(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     write(tmp_path / "link")
     assert content(tmp_path / "real") == whole()
-
-
-def test_no_path_is_refused():
-    with pytest.raises(TypeError, match="root must be the path of a folder, got None"):
-        write(None)
 
 
 def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatch):
@@ -308,8 +260,7 @@ def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_disk_is_an_error_that_says_so(tmp_path):
-    root = tmp_path / "parts"
+def test_a_full_disk_is_an_error_that_says_so(root):
     write(root, "old")
 
     def fill(folder):
@@ -322,16 +273,15 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path):
     assert content(root) == whole("old")
 
 
-def test_a_folder_that_is_half_removed_is_no_partition(tmp_path, monkeypatch):
-    root = tmp_path / "parts"
+def test_a_folder_that_is_half_removed_is_no_partition(tmp_path, root, monkeypatch):
     write(root, "old")
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it
+    monkeypatch.setattr(shutil, "rmtree", stay)
     write(root)
     assert content(tmp_path / ".parts.datapipes-new") == {"part_0/arrays.npy": "old"}
 
 
-def test_what_takes_the_place_between_two_renames_is_kept_and_so_is_the_older_partition(tmp_path, monkeypatch):
-    root, rename = tmp_path / "parts", os.rename
+def test_what_takes_the_place_between_two_renames_is_kept_and_so_is_the_older_partition(tmp_path, root, monkeypatch):
+    rename = os.rename
     write(root, "old")
 
     def come_between(one, other):
@@ -342,9 +292,7 @@ def test_what_takes_the_place_between_two_renames_is_kept_and_so_is_the_older_pa
 
     monkeypatch.setattr(folder_module, "_exchanged", lambda one, other: False)
     monkeypatch.setattr(os, "rename", come_between)
-    with pytest.raises(
-        FileExistsError, match=r"\.parts\.datapipes-old holds an older partition of .*parts, which holds"
-    ):
+    with pytest.raises(FileExistsError, match=r"datapipes-old holds an older partition of .*parts, which holds"):
         write(root)
     assert content(root) == {"mine.txt": "mine"}
     assert content(tmp_path / ".parts.datapipes-old") == whole("old")
@@ -357,8 +305,8 @@ def test_what_takes_the_place_between_two_renames_is_kept_and_so_is_the_older_pa
     assert list(tmp_path.iterdir()) == [root]
 
 
-def test_what_comes_right_before_the_exchange_is_kept(tmp_path, monkeypatch):
-    root, exchanged = tmp_path / "parts", folder_module._exchanged
+def test_what_comes_right_before_the_exchange_is_kept(root, monkeypatch, refuses):
+    exchanged = folder_module._exchanged
     write(root, "old")
     (root / "part_1").mkdir()
 
@@ -368,14 +316,13 @@ def test_what_comes_right_before_the_exchange_is_kept(tmp_path, monkeypatch):
         return exchanged(one, other)
 
     monkeypatch.setattr(folder_module, "_exchanged", come_before)
-    with pytest.raises(FileExistsError, match=r"holds 'part_0/mine\.txt', which is not overwritten"):
-        write(root)
+    refuses(FileExistsError, write, root)
     assert content(root) == {**whole("old"), "part_0/mine.txt": "mine"}
 
 
 @pytest.mark.parametrize("hidden", [".parts.datapipes-new", ".parts.datapipes-old"])
-def test_links_under_the_hidden_names_are_not_followed(tmp_path, hidden):
-    root, other = tmp_path / "parts", tmp_path / "other"
+def test_links_under_the_hidden_names_are_not_followed(tmp_path, root, hidden):
+    other = tmp_path / "other"
     write(root, "old")
     write(other, "other")
     (tmp_path / hidden).symlink_to(other)
@@ -384,36 +331,31 @@ def test_links_under_the_hidden_names_are_not_followed(tmp_path, hidden):
     assert sorted(tmp_path.iterdir()) == [other, root]
 
 
-def test_a_root_that_becomes_a_link_meanwhile_is_refused(tmp_path):
-    root, big = tmp_path / "parts", tmp_path / "big"
+def test_a_root_that_becomes_a_link_meanwhile_is_refused(tmp_path, root, refuses):
+    big = tmp_path / "big"
     write(root, "old")
 
     def move(folder):
         os.rename(root, big)
         root.symlink_to(big)
 
-    with pytest.raises(FileExistsError, match="has become a link to another folder"):
-        write(root, then=move)
+    refuses(FileExistsError, write, root, then=move)
     assert content(big) == whole("old")
     assert root.is_symlink()
 
 
-def test_an_error_of_the_system_in_the_block_is_not_taken_for_another_writer(tmp_path):
-    def fail(folder):
-        raise BlockingIOError(errno.EAGAIN, "no process is left")
-
+def test_an_error_of_the_system_in_the_block_is_not_taken_for_another_writer(root):
     with pytest.raises(BlockingIOError, match="no process is left"):
-        write(tmp_path / "parts", then=fail)
+        write(root, then=fail_with(BlockingIOError(errno.EAGAIN, "no process is left")))
 
 
-def test_what_a_writer_before_left_and_nobody_can_remove_is_named(tmp_path, monkeypatch):
+def test_what_a_writer_before_left_and_nobody_can_remove_is_named(tmp_path, root, monkeypatch, refuses):
     (tmp_path / ".parts.datapipes-new").mkdir()
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a superuser may remove anything
-    with pytest.raises(PermissionError, match=r"\.parts\.datapipes-new, left by an earlier writer, cannot be removed"):
-        write(tmp_path / "parts")
+    monkeypatch.setattr(shutil, "rmtree", stay)
+    refuses(PermissionError, write, root)
 
 
-def test_a_disk_that_cannot_bring_folders_to_the_disk_is_no_error(tmp_path, monkeypatch):
+def test_a_disk_that_cannot_bring_folders_to_the_disk_is_no_error(root, monkeypatch):
     fsync = os.fsync
 
     def files_only(descriptor):
@@ -422,11 +364,10 @@ def test_a_disk_that_cannot_bring_folders_to_the_disk_is_no_error(tmp_path, monk
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", files_only)
-    write(tmp_path / "parts")
-    assert content(tmp_path / "parts") == whole()
+    write(root)
+    assert content(root) == whole()
 
 
-def test_a_lock_that_somebody_removed_is_no_error(tmp_path):
-    root = tmp_path / "parts"
+def test_a_lock_that_somebody_removed_is_no_error(tmp_path, root):
     write(root, then=lambda folder: (tmp_path / ".parts.datapipes-lock").unlink())
     assert content(root) == whole()

@@ -109,90 +109,52 @@ def test_the_form_of_each_annotation():
     )
 
 
-@pytest.mark.parametrize("name", [*to_json(GOOD)])
-def test_a_field_that_is_missing_is_refused(name):
+def test_what_is_no_record_is_refused(refuses):
     values = to_json(GOOD)
-    del values[name]
-    with pytest.raises(ValueError, match=rf"^it is \[.*\], it must have exactly \[.*'{name}'"):
-        from_json(Outer, "it", values)
-    with pytest.raises(ValueError, match=rf"^it is \[.*\], it must have at least \[.*'{name}'"):
-        from_json(Outer, "it", values, others=True)
+    for name in values:
+        others = {other: value for other, value in values.items() if other != name}
+        refuses(ValueError, from_json, Outer, "it", others)
+        refuses(ValueError, from_json, Outer, "it", others, others=True)
+    refuses(ValueError, from_json, Outer, "it", {**values, "more": object()})
+    assert from_json(Outer, "it", {**values, "more": object()}, others=True) == GOOD
+    refuses(ValueError, from_json, Outer, "it", {**values, "seldom": None})  # not left out
+    assert from_json(Outer, "it", {**values, "seldom": 3}).seldom == 3
+    for no_object in (None, 3, "x", [], True):
+        refuses(ValueError, from_json, Outer, "it", no_object)
 
 
-def test_an_unknown_field_is_refused_unless_there_may_be_others():
-    values = {**to_json(GOOD), "more": object()}
-    with pytest.raises(ValueError, match=r"^it is \[.*'more'.*\], it must have exactly \["):
-        from_json(Outer, "it", values)
-    assert from_json(Outer, "it", values, others=True) == GOOD
-
-
-def test_a_field_that_is_left_out_instead_of_null_is_refused_as_null():
-    with pytest.raises(ValueError, match=r"it must have exactly \["):
-        from_json(Outer, "it", {**to_json(GOOD), "seldom": None})
-    assert from_json(Outer, "it", {**to_json(GOOD), "seldom": 3}).seldom == 3
-
-
-@pytest.mark.parametrize("value", [None, 3, "x", [], True])
-def test_what_is_no_object_is_refused(value):
-    with pytest.raises(ValueError, match=r"it must have exactly \["):
-        from_json(Outer, "it", value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("number", -3, "number is -3, allowed are whole numbers in [-2, 18446744073709551616]"),
-        ("number", 2**64 + 1, "number is 18446744073709551617, allowed are"),
-        ("number", True, "number is True, allowed are whole numbers"),
-        ("number", 1.0, "number is 1.0, allowed are whole numbers"),
-        ("number", "1", "number is '1', allowed are whole numbers"),
-        ("number", None, "number is None, allowed are whole numbers"),
-        ("number", 10**500, "number is an int of 1661 bits, allowed are whole numbers"),
-        ("kind", "graph", "kind is 'graph', allowed are node and edge"),
-        ("kind", ["node"], "kind is ['node'], allowed are node and edge"),
-        ("dtype", "int64", "dtype is 'int64', allowed are int32 and bfloat16"),
-        ("dtype", {}, "dtype is {}, allowed are int32 and bfloat16"),
-        ("maybe", -1, "maybe is -1, allowed are whole numbers in [0, 9223372036854775807]"),
-        ("seldom", "x", "seldom is 'x', allowed are whole numbers"),
-        ("inner", [], "inner is [], it must have exactly ['on', 'share']"),
-        ("inner", {"on": 1, "share": 1}, "on is 1, allowed are booleans"),
-        ("inner", {"on": True, "share": "1"}, "share is '1', allowed are finite numbers"),
-        ("inner", {"on": True, "share": True}, "share is True, allowed are finite numbers"),
-        ("inner", {"on": True, "share": float("nan")}, "share is nan, allowed are finite numbers"),
-        ("inner", {"on": True, "share": 10**500}, "share is an int of 1661 bits, allowed are finite numbers"),
-        ("many", {}, "many is {}, it must be a list of at most 65536"),
-        ("many", [[1, "a"]] * (MOST_ENTRIES + 1), "many is a list of 65537, it must be a list of at most 65536"),
-        ("many", [[1]], "an entry of many is [1], it must have 2 entries"),
-        ("many", [[1, "a", "b"]], "an entry of many is [1, 'a', 'b'], it must have 2 entries"),
-        ("many", ["ab"], "an entry of many is 'ab', it must have 2 entries"),
-        ("many", [[-1, "a"]], "rows is -1, allowed are whole numbers"),
-        ("many", [[1, 1]], "name is 1, allowed are texts"),
-        ("many", [[1, "a"]] * 10, "many has 10 entries, for 7"),
-        ("pair", [2], "pair is [2], it must have 2 entries"),
-        ("pair", ["b", 2], "pair is 'b', allowed are whole numbers"),
-        ("by_name", [], "by_name is [], it must be an object"),
-        ("by_name", {"c": [3, None]}, "name is None, allowed are texts"),
-        ("by_node", {}, "by_node is {}, it must be a list"),
-        ("by_node", [["a"]], "an entry of by_node is ['a'], it must have 2 entries"),
-        ("by_node", [["a", [1]], ["a", [2]]], "by_node has 'a' twice"),
-        ("by_node", [["a", 1]], "by_node is 1, it must be a list"),
-        ("by_node", [["", []]], "found the node type '', allowed are null and a text"),
-        ("by_node", [["a" * 5000, []]], "found the node type 'aaa"),
-        ("by_node", [[["a", "r", "b"], []]], "found the node type ['a', 'r', 'b'], allowed are null and a text"),
-        ("by_edge", [["a:r:b", 5, 6]], "found the edge type 'a:r:b', allowed are null and a list of three texts"),
-        ("by_edge", [[["a", "b"], 5, 6]], "found the edge type ['a', 'b'], allowed are null and a list of three"),
-        ("by_edge", [[["a", "b", 3], 5, 6]], "found the edge type ['a', 'b', 3], allowed are null and a list"),
-        ("by_edge", [[None, 5]], "an entry of by_edge is [None, 5], it must have 3 entries"),
-        ("by_edge", [[None, 5, -6]], "by_edge is -6, allowed are whole numbers"),
-        ("by_all", [["x", 7, 0, ""]], "found the node type 7"),
-        ("by_all", [["x", [7], 0, ""]], "found the edge type [7]"),
+WRONG = {
+    "number": [-3, 2**64 + 1, True, 1.0, "1", None, 10**500],
+    "kind": ["graph", ["node"]],
+    "dtype": ["int64", {}],
+    "maybe": [-1],
+    "seldom": ["x"],
+    "inner": [
+        *([], {"on": 1, "share": 1}, {"on": True, "share": "1"}, {"on": True, "share": True}),
+        *({"on": True, "share": float("nan")}, {"on": True, "share": 10**500}),
     ],
-)
-def test_a_value_of_another_type_or_out_of_bounds_is_refused(name, value, text):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  (the text is compared below)
-        from_json(Outer, "it", {**to_json(GOOD), name: value})
-    assert text in str(caught.value)
-    assert len(str(caught.value)) < 1000
+    "many": [
+        *({}, [[1]], [[1, "a", "b"]], ["ab"], [[-1, "a"]], [[1, 1]], [[1, "a"]] * 10),
+        [[1, "a"]] * (MOST_ENTRIES + 1),
+    ],
+    "pair": [[2], ["b", 2]],
+    "by_name": [[], {"c": [3, None]}],
+    "by_node": [
+        *({}, [["a"]], [["a", [1]], ["a", [2]]], [["a", 1]]),
+        *([["", []]], [["a" * 5000, []]], [[["a", "r", "b"], []]]),
+    ],
+    "by_edge": [
+        *([["a:r:b", 5, 6]], [[["a", "b"], 5, 6]], [[["a", "b", 3], 5, 6]]),
+        *([[None, 5]], [[None, 5, -6]]),
+    ],
+    "by_all": [[["x", 7, 0, ""]], [["x", [7], 0, ""]]],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_of_another_type_or_out_of_bounds_is_refused(name, refuses):
+    for value in WRONG[name]:
+        refuses(ValueError, from_json, Outer, "it", {**to_json(GOOD), name: value})
 
 
 JSON = st.recursive(

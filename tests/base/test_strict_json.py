@@ -1,7 +1,6 @@
 """JSON of unknown origin: only numbers that are whole, short and finite."""
 
 import pytest
-from pipelines import refused
 
 from datapipes.base.strict_json import parse_strict
 
@@ -12,16 +11,11 @@ def test_what_is_strict_is_read():
     assert parse_strict("[1.5, -2e3, 7]", floats=True) == [1.5, -2000.0, 7]
 
 
-@pytest.mark.parametrize("number", ["1.5", "1e3", "NaN", "Infinity", "-Infinity", "9" * 21, "-" + "9" * 5000])
-def test_numbers_that_are_not_whole_or_too_long_are_refused(number):
-    with refused(ValueError, stage="found the number", found=number[:20], allowed="of up to 20 digits", remedy=""):
-        parse_strict(f"[{number}]")
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999", "1." + "0" * 100, "9" * 21])
-def test_numbers_that_are_not_finite_are_refused_with_floats_too(number):
-    with refused(ValueError, stage="found the number", found=number[:20], allowed="allowed are", remedy=""):
-        parse_strict(f"[{number}]", floats=True)
+def test_numbers_that_are_not_whole_or_too_long_are_refused(refuses):
+    for number in ("1.5", "1e3", "NaN", "Infinity", "-Infinity", "9" * 21, "-" + "9" * 5000):
+        refuses(ValueError, parse_strict, f"[{number}]")
+    for number in ("NaN", "Infinity", "1e999", "-1e999", "1." + "0" * 100, "9" * 21):
+        refuses(ValueError, parse_strict, f"[{number}]", floats=True)
 
 
 def test_what_is_no_json_is_refused():

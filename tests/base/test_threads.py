@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from at_once import at_once
 from pipelines import BOUND_S, digests
 from strategies import random_graph
 
@@ -67,28 +68,19 @@ def test_threads_that_sample_at_the_same_time_do_not_disturb_each_other(torch_th
     chain = large_chain()
     expected = digests(chain)
     loader = dp.DataLoader(chain)
-    found: dict[int, list[str]] = {}
 
-    def replay(number: int) -> None:
-        found[number] = [loader.minibatch(0, index).digest() for index in range(len(chain))]
+    def replay(_: int) -> list[str]:
+        return [loader.minibatch(0, index).digest() for index in range(len(chain))]
 
-    callers = [threading.Thread(target=replay, args=(number,)) for number in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(BOUND_S)
-    assert found == dict.fromkeys(range(4), expected)
+    assert at_once(replay, 4) == [expected] * 4
 
 
-@pytest.mark.parametrize("threads", [0, -1])
-def test_a_number_of_threads_below_one_is_refused(threads):
+def test_a_number_of_threads_below_one_is_refused(refuses):
     table, ids = np.zeros((3, 4), dtype=np.uint8), np.zeros(1, dtype=np.int64)
-    for call in (
-        lambda: _core.gather_rows(table, ids, num_threads=threads),
-        lambda: _core.sample_hop(ids, ids[:0], ids[:0], fanout=1, replace=False, key=0, num_threads=threads),
-    ):
-        with pytest.raises(ValueError, match=f"num_threads must be 1 or more, got {threads}"):
-            call()
+    for threads in (0, -1):
+        refuses(ValueError, _core.gather_rows, table, ids, num_threads=threads)
+        options = {"fanout": 1, "replace": False, "key": 0, "num_threads": threads}
+        refuses(ValueError, _core.sample_hop, ids, ids[:0], ids[:0], **options)
 
 
 def _hop_of_many_seeds() -> bytes:

@@ -3,22 +3,19 @@
 import ctypes
 import gc
 import mmap
-import os
 import random
 import resource
-import subprocess
-import sys
-import threading
 
 import numpy as np
 import pytest
 import torch
 from amounts import examples
+from at_once import at_once
 from fake_registration import NOT_SUPPORTED, FakeRegistration, in_forked_child, registering
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import refused
-from scripts import SUPPORT
+from scripts import run_fresh
 
 from datapipes.base.checks import as_tensor
 from datapipes.datasets.tfrecord.torch_memory import shared_empty
@@ -26,7 +23,6 @@ from datapipes.device import host_memory, runtime
 
 PAGE = mmap.PAGESIZE
 WHERE = "CSCGraph.pin_memory_"
-BOUND_S = 60
 
 
 @pytest.fixture
@@ -109,17 +105,6 @@ def test_what_lies_in_memory_that_another_owner_keeps_stays_registered_with_it(f
     first.release()
     assert second.holds
     del second
-
-
-def test_the_order_of_a_release_is_wait_unregister_let_go(fake):
-    memory = pages(2)
-    held = host_memory.pin(WHERE, [memory])
-    fake.reads(memory)
-    del memory
-    gc.collect()
-    del held  # collected while the kernel reads: `fake` notes what goes wrong
-    assert fake.calls == ["register", "synchronize", "unregister"]
-    assert fake.kernels == []
 
 
 def test_memory_is_let_go_after_it_was_unregistered(fake):
@@ -243,14 +228,6 @@ def test_a_refusal_undoes_what_was_registered_for_it(fake, monkeypatch, code, li
     kept.release()
 
 
-def test_without_cuda_the_error_says_so(monkeypatch):
-    monkeypatch.setattr(runtime.Cuda, "device_count", lambda self: 0)
-    with refused(
-        RuntimeError, stage=WHERE, found="this machine offers no CUDA device", allowed="leave pin_memory_ out"
-    ):
-        host_memory.pin(WHERE, [torch.zeros(3)])
-
-
 def test_memory_that_moves_is_no_longer_pinned_and_what_takes_its_place_is_pinned_anew(fake):
     memory = torch.zeros(4 * PAGE, dtype=torch.uint8)
     held = host_memory.pin(WHERE, [memory])
@@ -338,12 +315,11 @@ def test_pages_that_their_owner_leaves_while_another_pins_them_stay_registered(f
     held.release()
 
 
-def test_a_pin_inside_of_a_pin_is_refused(fake, monkeypatch):
+def test_a_pin_inside_of_a_pin_is_refused(fake, monkeypatch, refuses):
     register = fake.register
 
     def inner(*args, **kwargs):
-        with pytest.raises(RuntimeError, match="garbage collector"):
-            host_memory.pin(WHERE, [torch.zeros(3)])
+        refuses(RuntimeError, host_memory.pin, WHERE, [torch.zeros(3)])
         return register(*args, **kwargs)
 
     monkeypatch.setattr(fake, "register", inner)
@@ -363,22 +339,8 @@ def test_threads_may_pin_and_release_at_once(fake):
                 held.release()
             del held
 
-    errors = []
-    threads = [threading.Thread(target=caught, args=(work, number, errors)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(BOUND_S)
-        assert not thread.is_alive()
-    assert errors == []
+    at_once(work, 4)
     assert fake.registered == {}
-
-
-def caught(work, number, errors) -> None:
-    try:
-        work(number)
-    except BaseException as error:  # an assertion too
-        errors.append(error)
 
 
 COMMANDS = st.one_of(
@@ -468,11 +430,5 @@ print("pinned", len(runtime._current.registered), flush=True)
 
 
 def test_nothing_is_unregistered_at_exit():
-    child = subprocess.run(
-        [sys.executable, "-c", EXIT],
-        capture_output=True,
-        text=True,
-        timeout=BOUND_S,
-        env={**os.environ, "PYTHONPATH": SUPPORT},
-    )
+    child = run_fresh(EXIT)
     assert (child.returncode, child.stdout, child.stderr) == (0, "pinned 2\n", "")

@@ -1,14 +1,12 @@
 """The kernels as Triton compiles them, which needs no GPU, and the package without triton. Each in a child process."""
 
 import json
-import os
-import subprocess
-import sys
+from typing import Any
 
 import pytest
 from amounts import amount
 from count_code import MODULES
-from scripts import run_script
+from scripts import run_fresh, run_script
 
 COMPILE = """
 import json, re, sys
@@ -44,13 +42,16 @@ print(json.dumps([instructions(*case) for case in json.loads(sys.argv[1])]))
 ROWS = {512: (32, 4, 32), 400: (25, 4, 32), 128: (8, 4, 32), 104: (13, 2, 32), 100: (25, 1, 32), 4: (1, 1, 32)}
 
 
-def compiled(cases: list[tuple]) -> list[list[str]]:
-    """Return the memory instructions of the gather for each (arch, ids, table, UNITS, LANES, BITS, decoded, places)."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", COMPILE, json.dumps(cases)]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+def printed(script: str, *arguments: str) -> Any:
+    """Return the JSON that a script prints, in which kernels are compiled and not interpreted."""
+    child = run_fresh(script, *arguments, unset=["TRITON_INTERPRET"])
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout)
+
+
+def compiled(cases: list[tuple]) -> list[list[str]]:
+    """Return the memory instructions of the gather for each (arch, ids, table, UNITS, LANES, BITS, decoded, places)."""
+    return printed(COMPILE, json.dumps(cases))
 
 
 def test_rows_are_loaded_and_stored_16_bytes_at_once_wherever_alignment_allows():
@@ -124,12 +125,7 @@ print(json.dumps([
 @pytest.mark.full
 def test_the_kernels_of_the_cache_compile_and_slots_are_chosen_by_stamps_as_they_were():
     pytest.importorskip("triton")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    child = subprocess.run(
-        [sys.executable, "-c", OF_THE_CACHE], capture_output=True, text=True, timeout=300, env=environment
-    )
-    assert child.returncode == 0, child.stderr
-    looked_up, chosen = json.loads(child.stdout)
+    looked_up, chosen = printed(OF_THE_CACHE)
     for found in looked_up:
         assert len([each for each in found if each.startswith(("atom", "red"))]) == 2  # once a program, for each count
     for found in chosen:

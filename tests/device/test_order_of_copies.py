@@ -7,10 +7,10 @@ purpose, and the fake has to see it.
 import asyncio
 import gc
 import random
-import threading
 
 import pytest
 import torch
+from at_once import at_once
 from fake_device import DeviceTensor, FakeCuda, OrderError, fake_cuda, in_slots, train
 from pipelines import digests, fetched, refused
 from slow_hetero import slow_sampled
@@ -319,18 +319,12 @@ def test_the_fake_recycles_memory_at_once_on_its_stream_and_later_for_others():
 
 def test_the_fake_keeps_the_order_of_threads_that_share_it():
     with fake_cuda(rng_seed=2) as gpu:
-        seen: list[float] = []
 
-        def work() -> None:
+        def work(_: int) -> float:
             with gpu.on(gpu.new_stream(CUDA)):
                 x = gpu.copy(torch.ones(10), CUDA, non_blocking=True)
                 for _ in range(20):
                     x = x + 1
-                seen.append(float(x.sum()))
+                return float(x.sum())
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20.0)
-        assert seen == [210.0] * 4
+        assert at_once(work, 4) == [210.0] * 4

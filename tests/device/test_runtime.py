@@ -1,15 +1,14 @@
 """What is asked of CUDA by way of torch; a stand-in for torch.cuda where there is no GPU."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from plain_cuda import on_gpu
+from scripts import run_fresh
 
 from datapipes.device import host_memory, runtime
 
-BOUND_S = 120
 TWO = torch.ones(2)
 
 
@@ -39,19 +38,13 @@ def stand_in(monkeypatch, has_context) -> TorchCuda:
     return found
 
 
-def test_to_ask_whether_memory_is_pinned_starts_no_cuda(monkeypatch):
-    cuda = stand_in(monkeypatch, lambda index: False)
-    assert not runtime.Cuda().is_pinned(TWO.data_ptr())
-    assert not cuda.initialized
-    cuda.available = False
-    assert not runtime.Cuda().is_pinned(TWO.data_ptr())
-    assert not cuda.initialized
-
-
-def test_torch_that_does_not_tell_is_not_asked_in_a_way_that_starts_cuda(monkeypatch):
-    cuda = stand_in(monkeypatch, None)
-    assert not runtime.Cuda().is_pinned(TWO.data_ptr())
-    assert not cuda.initialized
+@pytest.mark.parametrize("tells", [True, False])  # torch may lack the function
+def test_to_ask_whether_memory_is_pinned_starts_no_cuda(monkeypatch, tells):
+    cuda = stand_in(monkeypatch, (lambda index: False) if tells else None)
+    for available in (True, False):
+        cuda.available = available
+        assert not runtime.Cuda().is_pinned(TWO.data_ptr())
+        assert not cuda.initialized
 
 
 def test_registered_memory_is_mapped_for_kernels_of_all_devices(monkeypatch):
@@ -98,10 +91,9 @@ assert dp.TensorFeature(torch.ones(8, 4).pin_memory()).reads_on(CUDA) == "uva"
 """
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_gpu
 def test_a_fresh_process_sees_what_torch_has_locked():
-    child = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, timeout=BOUND_S)
+    child = run_fresh(FRESH)
     assert child.returncode == 0, child.stderr
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 import torch
-from pipelines import refused, sampled, small_store
+from pipelines import sampled, small_store
 
 import datapipes as dp
 from datapipes.chain.asynchronous import is_async
@@ -89,14 +89,6 @@ def test_the_base_reads_in_a_thread_beside_the_loop():
     store, ids = small_store(), torch.tensor([3, 1])
     requests = [("node", None, "feat", ids)]
     assert torch.equal(asyncio.run(store.read_many_async(requests))[0], store.read_many(requests)[0])
-
-
-def test_a_store_that_only_says_so_is_refused():
-    class Empty(dp.FeatureStore):
-        reads_async = True
-
-    with refused(TypeError, stage="fetch_feature", found="Empty", allowed="read_many_async"):
-        over(Empty(small_store()))
 
 
 def test_a_transform_of_a_subclass_is_called_also_over_such_a_store():

@@ -2,16 +2,16 @@
 
 import collections
 import pickle
-import threading
 
 import numpy as np
 import pytest
 import torch
 from amounts import examples
+from at_once import at_once
 from counted_feature import Counted
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import items, refused, small_graph
+from pipelines import items, small_graph
 
 import datapipes as dp
 from datapipes import _core
@@ -119,19 +119,10 @@ def test_a_count_stays_at_its_bound_within_one_minibatch():
     assert feature.asked == []  # 1 did not take its place
 
 
-def test_a_cache_larger_than_the_memory_that_is_left_is_refused(monkeypatch):
-    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(sizes._core, "memory_left", lambda: (8000, "the test"))
-    feature = dp.TensorFeature(torch.zeros(1000, 2))
-    with pytest.raises(MemoryError, match=r"a cache of 1000 rows needs .* are left by the test\. Lower max_bytes\."):
-        dp.CPUCachedFeature(feature, "1GB")
-
-
-def test_a_feature_without_rows_can_be_cached():
+def test_a_feature_without_rows_can_be_cached(refuses):
     cached = dp.CPUCachedFeature(dp.TensorFeature(torch.zeros(0, 2)), 1000)
     assert cached.read(torch.empty(0, dtype=torch.int64)).shape == (0, 2)
-    with pytest.raises(IndexError, match=r"in \[0, 0\), got 0"):
-        cached.read(torch.tensor([0]))
+    refuses(IndexError, cached.read, torch.tensor([0]))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -205,21 +196,13 @@ def test_what_a_cache_was_built_with_is_read_and_not_set(name):
 def test_threads_may_read_at_once():
     rows = torch.rand(5000, 16)
     cached = dp.CPUCachedFeature(dp.TensorFeature(rows), bytes_for(500, 64, "sieve", 500))
-    wrong = []
 
-    def read(seed):
+    def is_right(seed):
         generator = torch.Generator().manual_seed(seed)
-        for _ in range(30):
-            ids = torch.randint(5000, (400,), generator=generator)
-            if not torch.equal(cached.read(ids), rows[ids]):
-                wrong.append(seed)
+        draws = [torch.randint(5000, (400,), generator=generator) for _ in range(30)]
+        return all(torch.equal(cached.read(ids), rows[ids]) for ids in draws)
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert wrong == []
+    assert all(at_once(is_right, 6))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -260,42 +243,27 @@ def test_counts_of_two_fetches_come_from_one_pass_that_fetches_nothing():
     assert first.asked == second.asked == []
 
 
-# --- what is refused
-
-
-def test_what_is_refused():
+def test_what_a_cache_refuses(refuses, monkeypatch):
     feature = dp.TensorFeature(torch.rand(10, 4))
-    with refused(
-        ValueError, stage="^CPUCachedFeature", found="max_bytes=10", allowed="a row, which takes", remedy="Raise"
-    ):
-        dp.CPUCachedFeature(feature, 10)
-    with refused(ValueError, stage="^CPUCachedFeature", found="max_bytes=60", allowed="table of all ids 50"):
-        dp.CPUCachedFeature(feature, 60)
-    with refused(ValueError, stage="^CPUCachedFeature", found="'fifo'", allowed="'sieve', 'lru', 'static'"):
-        dp.CPUCachedFeature(feature, "1MB", "fifo")
-    for policy, counts in (("static", None), ("lru", torch.ones(10, dtype=torch.int64))):
-        with refused(ValueError, stage="^CPUCachedFeature", found=f"policy='{policy}'", allowed="needs counts"):
-            dp.CPUCachedFeature(feature, "1MB", policy, counts=counts)
-    with refused(ValueError, stage="^CPUCachedFeature", found="9 entries", allowed="10 rows"):
-        dp.CPUCachedFeature(feature, "1MB", "static", counts=torch.ones(9, dtype=torch.int64))
-    with refused(TypeError, stage="^CPUCachedFeature", found="max_bytes is missing", allowed="size"):
-        dp.CPUCachedFeature(feature)
-    with refused(TypeError, stage="^CPUCachedFeature", found="tensor", allowed="Feature"):
-        dp.CPUCachedFeature(torch.rand(3, 3), "1MB")
+    refuses(TypeError, dp.CPUCachedFeature, feature)
+    refuses(TypeError, dp.CPUCachedFeature, torch.rand(3, 3), "1MB")
+    for too_few in (10, 60):
+        refuses(ValueError, dp.CPUCachedFeature, feature, too_few)
+    refuses(ValueError, dp.CPUCachedFeature, feature, "1MB", "fifo")
+    refuses(ValueError, dp.CPUCachedFeature, feature, "1MB", "static")
+    refuses(ValueError, dp.CPUCachedFeature, feature, "1MB", "lru", counts=torch.ones(10, dtype=torch.int64))
+    refuses(ValueError, dp.CPUCachedFeature, feature, "1MB", "static", counts=torch.ones(9, dtype=torch.int64))
     cached = dp.CPUCachedFeature(feature, "1MB")
-    with refused(ValueError, stage="^CPUCachedFeature", found="rows of 20 bytes", allowed="16"):
-        dp.CPUCachedFeature(dp.TensorFeature(torch.rand(10, 5)), share_with=cached)
-    with refused(ValueError, stage="^CPUCachedFeature", found="'1MB'", allowed="without max_bytes"):
-        dp.CPUCachedFeature(feature, "1MB", share_with=cached)
-    with refused(ValueError, stage="^CPUCachedFeature", found="policy='lru'", allowed="without max_bytes"):
-        dp.CPUCachedFeature(feature, policy="lru", share_with=cached)
-    with refused(TypeError, stage="^CPUCachedFeature", found="one process", allowed="behind the cut"):
-        pickle.dumps(cached)
+    refuses(ValueError, dp.CPUCachedFeature, dp.TensorFeature(torch.rand(10, 5)), share_with=cached)
+    refuses(ValueError, dp.CPUCachedFeature, feature, "1MB", share_with=cached)
+    refuses(ValueError, dp.CPUCachedFeature, feature, policy="lru", share_with=cached)
+    refuses(TypeError, pickle.dumps, cached)
     for outside in (-1, 10):
-        with refused(IndexError, stage="row_cache", found=f"got {outside}", allowed=r"\[0, 10\)"):
-            cached.read(torch.tensor([outside]))
-    with refused(ValueError, stage="^count_accesses", found="no fetch_feature", allowed="loader"):
-        dp.count_accesses(items())
+        refuses(IndexError, cached.read, torch.tensor([outside]))
+    refuses(ValueError, dp.count_accesses, items())
+    monkeypatch.setattr(sizes, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(sizes._core, "memory_left", lambda: (8000, "the test"))
+    refuses(MemoryError, dp.CPUCachedFeature, dp.TensorFeature(torch.zeros(1000, 2)), "1GB")
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])

@@ -8,7 +8,8 @@ import pytest
 import torch
 from fake_device import FakeCuda, fake_cuda
 from pipelines import refused
-from plain_cuda import Place, needs_interpreter
+from plain_cuda import Place, needs_interpreter, on_gpu
+from updated_features import same_bits
 
 import datapipes as dp
 from datapipes.device.gather import limited_to
@@ -19,10 +20,6 @@ IDS = torch.tensor([3, 19, 0, 3, 7])
 
 def feature_of(place: Place, where: str, **options) -> dp.TensorFeature:
     return dp.TensorFeature(place.table(ROWS.clone(), where), **options)
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a.cpu().view(torch.uint8), b.cpu().view(torch.uint8))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -46,8 +43,7 @@ def test_stored_rows_are_decoded_as_on_the_cpu(place: Place, stored_as):
     assert same_bits(feature._read_stored(place.ids(IDS)), wanted._read_stored(IDS))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_gpu
 @pytest.mark.parametrize("stored_as", ["float16", "bfloat16", "int8"])
 def test_rows_on_a_gpu_may_be_stored_with_fewer_bits(stored_as):
     feature = dp.TensorFeature(ROWS.cuda(), stored_as=stored_as)
@@ -64,24 +60,19 @@ def test_rows_without_values_are_read_too(place: Place):
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
-def test_an_id_without_a_row_gives_zeros_and_is_raised_by_the_next_read(place: Place, where):
+def test_an_id_without_a_row_gives_zeros_and_is_raised_by_the_next_read_or_the_end(place: Place, where):
     feature = feature_of(place, where)
     wrong = torch.tensor([3, 20, 0, -5, 2**40])
-    rows = feature.read(place.ids(wrong)).cpu()  # waits
-    assert torch.equal(rows[[0, 2]], ROWS[[3, 0]])
-    assert not rows[[1, 3, 4]].any()
-    with refused(IndexError, stage="TensorFeature", found="3 of the ids .* the smallest is -5", allowed=r"\[0, 20\)"):
-        feature.read(place.ids(IDS))
-    assert same_bits(feature.read(place.ids(IDS)), ROWS[IDS])
-    feature._finish_reads()
-
-
-def test_finish_reads_raises_for_the_last_read(place: Place):
-    feature = feature_of(place, "host")
-    feature.read(place.ids(torch.tensor([20])))
-    with pytest.raises(IndexError, match=r"1 of the ids .* the smallest is 20"):
+    for end in (lambda: feature.read(place.ids(IDS)), feature._finish_reads):
+        rows = feature.read(place.ids(wrong)).cpu()  # waits
+        assert torch.equal(rows[[0, 2]], ROWS[[3, 0]])
+        assert not rows[[1, 3, 4]].any()
+        with refused(
+            IndexError, stage="TensorFeature", found="3 of the ids .* the smallest is -5", allowed=r"\[0, 20\)"
+        ):
+            end()
+        assert same_bits(feature.read(place.ids(IDS)), ROWS[IDS])
         feature._finish_reads()
-    feature._finish_reads()
 
 
 def test_the_cap_of_threads_holds_for_host_memory_only(place: Place):
@@ -103,38 +94,25 @@ def test_a_pickled_feature_reads_and_leaves_counts_behind(place: Place):
     assert torch.equal(again.read(IDS), ROWS[IDS])
 
 
-def test_rows_that_are_not_page_locked_are_refused(place: Place):
+def test_what_a_read_on_a_device_refuses(place: Place):
+    host, ids = feature_of(place, "host"), place.ids(IDS)
+    with refused(ValueError, stage="TensorFeature", found="ids in host memory", allowed="copy_to before"):
+        feature_of(place, "device").read(IDS)
+    with refused(ValueError, stage="TensorFeature: out", found="ids on", allowed="Leave out"):
+        host.read(ids, out=torch.empty(5, 6))
+    for wrong, error, found in (
+        (place.ids(torch.tensor([1.0])), TypeError, "float32"),
+        (place.ids(torch.tensor([[1]])), ValueError, r"\(1, 1\)"),
+        (place.ids(torch.arange(4))[::2], ValueError, "stride"),
+    ):
+        with refused(error, stage="TensorFeature: ids", found=found, allowed="must|contiguous"):
+            host.read(wrong)
     if not place.is_gpu:
         place.cuda.is_page_locked = False
-    feature = dp.TensorFeature(ROWS.clone())
-    assert feature.reads_on(place.device) is None
+    not_locked = dp.TensorFeature(ROWS.clone())
+    assert not_locked.reads_on(place.device) is None
     with refused(ValueError, stage="TensorFeature", found="not page-locked", allowed="pin_memory_"):
-        feature.read(place.ids(IDS))
-
-
-def test_ids_in_host_memory_of_rows_on_a_device_are_refused(place: Place):
-    feature = feature_of(place, "device")
-    with refused(ValueError, stage="TensorFeature", found="ids in host memory", allowed="copy_to before"):
-        feature.read(IDS)
-
-
-@pytest.mark.parametrize(
-    ("ids", "error", "found"),
-    [
-        (torch.tensor([1.0]), TypeError, "float32"),
-        (torch.tensor([[1]]), ValueError, r"\(1, 1\)"),
-        (torch.arange(4)[::2], ValueError, "stride"),
-    ],
-)
-def test_ids_on_a_device_that_are_none_are_refused(place: Place, ids, error, found):
-    put = place.ids(torch.arange(4))[::2] if ids.stride() == (2,) else place.ids(ids)
-    with refused(error, stage="TensorFeature: ids", found=found, allowed="must|contiguous"):
-        feature_of(place, "host").read(put)
-
-
-def test_memory_for_rows_is_refused_with_ids_on_a_device(place: Place):
-    with refused(ValueError, stage="TensorFeature: out", found="ids on", allowed="Leave out"):
-        feature_of(place, "host").read(place.ids(IDS), out=torch.empty(5, 6))
+        not_locked.read(ids)
 
 
 def test_a_feature_of_a_users_own_reads_in_host_memory_only():

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from pipelines import NUM_NODES, fetched, items, refused, sampled, small_graph, small_store
+from counted_feature import CountingStore
+from pipelines import NUM_NODES, fetched, items, sampled, small_graph, small_store
 
 import datapipes as dp
 
@@ -52,21 +53,18 @@ def test_a_feature_may_have_more_rows_than_the_graph_nodes():
     assert len(list(sampled().fetch_feature(small_store(NUM_NODES + 5), ["feat"]))) == 6
 
 
-@pytest.mark.parametrize("moved", [lambda stage: stage, lambda stage: stage.copy_to("cpu").prefetch()])
-def test_a_fetch_before_the_sampler_is_refused_when_the_chain_is_built(moved):
-    with refused(ValueError, stage="sample_neighbor", found="node_features of FeatureFetcher", allowed="input_nodes"):
-        sampled(moved(items().fetch_feature(small_store(), ["feat"])))
-    with refused(ValueError, stage="sample_neighbor", found="edge_features", allowed="input_nodes"):
-        sampled(moved(sampled().fetch_feature(small_store(), None, ["weight"])))
-
-
-def test_features_that_reach_a_sampler_some_other_way_are_refused_there():
-    chain = sampled(items().fetch_feature(small_store(), ["feat"]).transform(lambda minibatch: minibatch.replace()))
-    with refused(ValueError, stage="sample_neighbor", found=r"node_features \['feat'\]", allowed="input_nodes"):
-        next(iter(chain))
-    of_edges = sampled(fetched().transform(lambda minibatch: minibatch.replace(node_features=None)))
-    with refused(ValueError, stage="sample_neighbor", found=r"edge_features \['weight'\]", allowed="input_nodes"):
-        next(iter(of_edges))
+def test_what_a_sampler_refuses_behind_a_fetch(refuses):
+    of_nodes, of_edges = (
+        items().fetch_feature(small_store(), ["feat"]),
+        sampled().fetch_feature(small_store(), None, ["weight"]),
+    )
+    for fetching in (of_nodes, of_edges):
+        refuses(ValueError, sampled, fetching)
+        refuses(ValueError, sampled, fetching.copy_to("cpu").prefetch())
+    unseen = of_nodes.transform(lambda minibatch: minibatch.replace())
+    unseen_of_edges = fetched().transform(lambda minibatch: minibatch.replace(node_features=None))
+    for fetching in (unseen, unseen_of_edges):
+        refuses(ValueError, next, iter(sampled(fetching)))
 
 
 def test_features_that_are_taken_out_before_the_sampler_are_no_matter():
@@ -134,13 +132,6 @@ def test_each_feature_that_is_too_long_for_a_graph_is_named_and_no_other(caplog)
     assert len(said(caplog)) == 3
 
 
-def test_a_feature_with_fewer_rows_is_refused_wherever_the_fetch_stands():
-    store = small_store(NUM_NODES - 1)
-    for chain in (sampled(), sampled().prefetch(), dp.DataLoader(sampled()), sampled().copy_to("cpu")):
-        with refused(ValueError, stage="fetch_feature", found="'feat' has 39 rows", allowed="40 nodes"):
-            chain.fetch_feature(store, ["feat"])
-
-
 class Squares(dp.Feature):
     """A user-defined feature: the square of the id."""
 
@@ -170,53 +161,62 @@ def test_a_feature_of_ones_own_stands_in_a_store():
 # --- refused when the chain is built
 
 
-def test_a_feature_with_fewer_rows_than_the_graph_nodes_is_refused():
-    with refused(ValueError, stage="fetch_feature", found="'feat' has 39 rows", allowed="40 nodes"):
-        sampled().transform(lambda minibatch: minibatch).fetch_feature(small_store(NUM_NODES - 1), ["feat"])
+class SaysAsync(dp.FeatureStore):
+    """Says that it reads asynchronously, and has no method that does."""
+
+    reads_async = True
 
 
-def test_edge_features_without_edge_ids_are_refused():
-    with refused(ValueError, stage="fetch_feature", found="return_edge_ids=False", allowed="need edge ids"):
-        sampled(return_edge_ids=False).fetch_feature(small_store(), None, ["weight"])
-
-
-@pytest.mark.parametrize(
-    ("keys", "error", "found", "allowed"),
-    [
-        ({"node_feature_keys": ["emb"]}, KeyError, "node feature 'emb'", r"the store has \['feat'\]"),
-        ({"node_feature_keys": ["weight"]}, KeyError, "node feature 'weight'", r"the store has \['feat'\]"),
-        ({"edge_feature_keys": ["feat"]}, KeyError, "edge feature 'feat'", r"the store has \['weight'\]"),
-        ({"node_feature_keys": "feat"}, TypeError, "got 'feat'", "a list of names"),
-        ({"node_feature_keys": [3]}, TypeError, r"got \[3\]", "a list of names"),
-        ({"edge_feature_keys": "weight"}, TypeError, "got 'weight'", "a list of names"),
-        ({"node_feature_keys": 3}, TypeError, "got 3", "a list of names"),
-        ({"node_feature_keys": {"feat"}}, TypeError, r"got \{'feat'\}", "a list of names"),
-    ],
-    ids=str,
-)
-def test_names_that_are_not_there_are_refused(keys, error, found, allowed):
-    with refused(error, stage="fetch_feature", found=found, allowed=allowed):
-        sampled().fetch_feature(small_store(), **keys)
-
-
-@pytest.mark.parametrize("store", [{}, None, torch.ones(3)], ids=lambda store: type(store).__name__)
-def test_a_store_must_be_one(store):
-    with refused(TypeError, stage="fetch_feature", found=type(store).__name__, allowed="must be a FeatureStore"):
-        sampled().fetch_feature(store, ["feat"])
+def test_what_a_fetch_refuses_when_the_chain_is_built(refuses):
+    fetch, store = sampled().fetch_feature, small_store()
+    for no_store in (torch.ones(3), {}, None, SaysAsync(store)):
+        refuses(TypeError, fetch, no_store, ["feat"])
+    for unknown in ("emb", "weight"):
+        refuses(KeyError, fetch, store, [unknown])
+    refuses(KeyError, fetch, store, None, ["feat"])
+    for no_names in ("feat", [3], 3, {"feat"}):
+        refuses(TypeError, fetch, store, no_names)
+    refuses(TypeError, fetch, store, None, "weight")
+    refuses(ValueError, sampled(return_edge_ids=False).fetch_feature, store, None, ["weight"])
+    short = dp.FeatureStore({("edge", None, "weight"): dp.TensorFeature(torch.zeros(199))})
+    refuses(ValueError, fetch, short, None, ["weight"])
+    same = sampled().transform(lambda minibatch: minibatch)
+    for chain in (sampled(), sampled().prefetch(), dp.DataLoader(sampled()), sampled().copy_to("cpu"), same):
+        refuses(ValueError, chain.fetch_feature, small_store(NUM_NODES - 1), ["feat"])
 
 
 # --- refused while running
 
 
-def test_what_the_minibatch_lacks_is_refused():
+class Short(dp.Feature):
+    """Returns fewer rows than it is asked for."""
+
+    count, shape = 1000, (2,)
+
+    def read(self, ids):
+        return torch.zeros(3, 2)
+
+
+class Forgets(dp.FeatureStore):
+    """Answers all requests but the first."""
+
+    def read_many(self, requests):
+        return super().read_many(requests)[1:]
+
+
+def test_what_a_fetch_refuses_of_a_minibatch(refuses):
+    store = small_store()
     pairs = dp.ItemSampler(dp.ItemSet(torch.zeros(4, 2).long()), 2)
-    with refused(ValueError, stage="fetch_feature", found=r"seeds of shape \[2, 2\]", allowed="input_nodes, or 1-D"):
-        next(iter(pairs.fetch_feature(small_store(), ["feat"])))
-    with refused(ValueError, stage="fetch_feature", found="found none", allowed="need blocks"):
-        next(iter(items().fetch_feature(small_store(), None, ["weight"])))
-    nothing = items().transform(lambda minibatch: dp.MiniBatch())
-    with refused(ValueError, stage="fetch_feature", found="no seeds", allowed="input_nodes, or 1-D seeds"):
-        next(iter(nothing.fetch_feature(small_store(), ["feat"])))
+    without_seeds = items().transform(lambda minibatch: dp.MiniBatch())
+    short = dp.FeatureStore({("node", None, "feat"): Short()})
+    for chain in (
+        pairs.fetch_feature(store, ["feat"]),
+        without_seeds.fetch_feature(store, ["feat"]),
+        items().fetch_feature(store, None, ["weight"]),
+        sampled().fetch_feature(short, ["feat"]),
+        sampled().fetch_feature(Forgets(dict(store)), ["feat"]),
+    ):
+        refuses(ValueError, next, iter(chain))
 
 
 def test_an_id_without_a_row_is_refused_and_the_feature_named():
@@ -230,46 +230,11 @@ def test_an_id_without_a_row_is_refused_and_the_feature_named():
         assert caught.value.__notes__[0].startswith("in stage 3 (fetch_feature), epoch 0, minibatch ")
 
 
-class Short(dp.Feature):
-    """Returns fewer rows than it is asked for."""
-
-    count = 1000
-    shape = (2,)
-
-    def read(self, ids):
-        return torch.zeros(3, 2)
-
-
-def test_a_feature_that_gives_other_rows_than_asked_for_is_refused():
-    chain = sampled().fetch_feature(dp.FeatureStore({("node", None, "feat"): Short()}), ["feat"])
-    with refused(ValueError, stage="fetch_feature", found=r"gave \[3, 2\]", allowed="one row for each"):
-        list(chain)
-
-
-def test_fewer_edge_feature_rows_than_edge_ids_are_refused_when_built():
-    chain = items().sample_neighbor(small_graph(), [2], return_edge_ids=True)
-    store = dp.FeatureStore({("edge", None, "weight"): dp.TensorFeature(torch.zeros(199))})
-    with refused(ValueError, stage="fetch_feature", found="199 rows", allowed="edge ids up to 199"):
-        chain.fetch_feature(store, None, ["weight"])
-
-
 def test_a_second_fetch_keeps_what_the_first_one_read():
     store = {("node", None, name): dp.TensorFeature(torch.arange(40) * factor) for name, factor in (("a", 1), ("b", 2))}
     store = dp.FeatureStore(store)
     minibatch = next(iter(sampled().fetch_feature(store, ["a"]).fetch_feature(store, ["b"])))
     assert torch.equal(minibatch.node_features["a"] * 2, minibatch.node_features["b"])
-
-
-class CountingStore(dp.FeatureStore):
-    """Remembers what each call asked for."""
-
-    def __init__(self, features) -> None:
-        super().__init__(features)
-        self.asked = []
-
-    def read_many(self, requests):
-        self.asked.append([(domain, type_, name, len(ids)) for domain, type_, name, ids in requests])
-        return super().read_many(requests)
 
 
 def test_one_call_of_the_store_reads_all_features_of_a_minibatch():
@@ -278,15 +243,6 @@ def test_one_call_of_the_store_reads_all_features_of_a_minibatch():
     nodes = ("node", None, "feat", minibatch.input_nodes.shape[0])
     assert store.asked[0] == [nodes, *(("edge", None, "weight", block.num_edges) for block in minibatch.blocks)]
     assert len(store.asked) == 1 + len(rest)
-
-
-def test_a_store_that_gives_too_few_tensors_is_refused():
-    class Forgets(dp.FeatureStore):
-        def read_many(self, requests):
-            return super().read_many(requests)[1:]
-
-    with refused(ValueError, stage="fetch_feature", found="gave 0 tensors for 1", allowed="one for each"):
-        next(iter(sampled().fetch_feature(Forgets(dict(small_store())), ["feat"])))
 
 
 def test_what_is_stored_with_fewer_bits_is_shown_and_is_no_part_of_the_state():

@@ -2,18 +2,19 @@
 
 import pickle
 import random
-import threading
 
 import numpy as np
 import pytest
 import torch
 from amounts import amount, examples, ranked
+from at_once import at_once
 from counted_feature import Counted
 from fake_device import fake_cuda
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pipelines import items, refused, small_graph
-from plain_cuda import PLACES, Place, needs_gpu, needs_interpreter
+from plain_cuda import PLACES, Place, needs_interpreter, on_gpu
+from updated_features import same_bits
 
 import datapipes as dp
 from datapipes.features.gpu_cached_feature import OF_SLOT, WAYS
@@ -57,10 +58,6 @@ def on_host(place, rows, **options):
     """Return a feature whose rows a GPU can read, in page-locked memory."""
     feature = dp.TensorFeature(place.table(rows, "host"), **options)
     return feature if "stored_as" not in options or not place.is_gpu else feature.pin_memory_()
-
-
-def same_bits(a, b):
-    return a.dtype == b.dtype and torch.equal(a.cpu().contiguous().view(torch.uint8), b.view(torch.uint8))
 
 
 @st.composite
@@ -261,7 +258,7 @@ def test_what_is_refused(place: Place):
 
 
 @needs_interpreter
-def test_memory_that_is_not_there_is_refused(monkeypatch):
+def test_memory_that_is_not_there_is_refused(monkeypatch, refuses):
     pytest.importorskip("triton")
     feature = dp.TensorFeature(torch.rand(100, 4))
     with refused(ValueError, stage="^GPUCachedFeature", found="no CUDA device", allowed="", remedy="Leave the cache"):
@@ -270,15 +267,12 @@ def test_memory_that_is_not_there_is_refused(monkeypatch):
     cuda.bytes_left = 112 * 32
     assert dp.GPUCachedFeature(feature, "1MB").stats()["gpu_cache_bytes"] == 112 * 32
     cuda.bytes_left -= 1
-    with refused(MemoryError, stage="^GPUCachedFeature", found="3584 bytes", allowed="3583 bytes", remedy="Lower"):
-        dp.GPUCachedFeature(feature, "1MB")
+    refuses(MemoryError, dp.GPUCachedFeature, feature, "1MB")
     cuda.bytes_left, error = 2**30, torch.cuda.OutOfMemoryError("in pieces")
     monkeypatch.setattr(cuda, "empty", lambda *_: (_ for _ in ()).throw(error))
-    with pytest.raises(MemoryError, match="Lower max_bytes"):
-        dp.GPUCachedFeature(feature, "1MB")
+    refuses(MemoryError, dp.GPUCachedFeature, feature, "1MB")
     monkeypatch.setattr("datapipes.device.kernels.HAS_TRITON", False)
-    with pytest.raises(ImportError, match="leave the cache out"):
-        dp.GPUCachedFeature(feature, "1MB")
+    refuses(ImportError, dp.GPUCachedFeature, feature, "1MB")
 
 
 # --- on a device that keeps its order
@@ -353,28 +347,19 @@ def test_a_loader_puts_the_fetch_behind_the_copy_and_gives_the_same_minibatches(
 # --- on a GPU
 
 
-@pytest.mark.gpu
-@needs_gpu
+@on_gpu
 @pytest.mark.parametrize("locked", [False, True])
 def test_threads_on_streams_of_a_gpu_read_the_rows(locked):
     rows = torch.rand(20_000, 32)
     feature = dp.TensorFeature(rows)
     cached = dp.GPUCachedFeature(feature.pin_memory_() if locked else feature, "512KB")
-    wrong = []
 
-    def read(seed):
+    def is_right(seed):
         generator = torch.Generator().manual_seed(seed)
+        draws = [(torch.rand(3000, generator=generator) ** 4 * 20_000).long() for _ in range(40)]
         with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(40):
-                ids = (torch.rand(3000, generator=generator) ** 4 * 20_000).long()
-                if not torch.equal(cached.read(ids.cuda()).cpu(), rows[ids]):
-                    wrong.append(seed)
+            return all(torch.equal(cached.read(ids.cuda()).cpu(), rows[ids]) for ids in draws)
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    assert all(at_once(is_right, 4))
     cached._finish_reads()
-    assert wrong == []
     assert cached.stats()["gpu_hits"] > 0

@@ -3,11 +3,11 @@
 import errno
 import fcntl
 import pickle
-import threading
 
 import numpy as np
 import pytest
 import torch
+from at_once import at_once
 from pipelines import refused
 from updated_features import COUNT, EVERYTHING, POLICIES, cached, first_rows, made, same_bits
 
@@ -66,21 +66,13 @@ def test_a_read_during_an_update_says_to_wait_for_it(tmp_path, monkeypatch):
 
 
 def test_threads_may_update_other_rows_of_one_file(tmp_path):
-    feature, wrong = made("npy", tmp_path, first_rows((3,))), []
+    feature = made("npy", tmp_path, first_rows((3,)))
 
     def update(number):
-        try:
-            for _ in range(20):
-                feature.update(EVERYTHING[number::3].clone(), torch.full((10, 3), float(number)))
-        except Exception as error:
-            wrong.append(error)
+        for _ in range(20):
+            feature.update(EVERYTHING[number::3].clone(), torch.full((10, 3), float(number)))
 
-    threads = [threading.Thread(target=update, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert wrong == []
+    at_once(update, 3)
     assert torch.equal(feature.read(EVERYTHING), (EVERYTHING % 3).float()[:, None].expand(-1, 3))
 
 

@@ -7,7 +7,7 @@ import torch
 import twin
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import fetched, refused, sampled
+from pipelines import fetched, full_minibatch, refused, sampled
 
 import datapipes as dp
 from datapipes.minibatch.block import _edges_on_a_device, edges_of
@@ -20,15 +20,6 @@ def block_of(num_dst: int, num_src: int, columns: list[list[int]]) -> dp.Block:
     indptr = torch.tensor([0, *map(len, columns)]).cumsum(0)
     assert len(columns) == num_dst
     return dp.Block(indptr, torch.tensor([u for column in columns for u in column], dtype=torch.int64), num_src)
-
-
-def full_minibatch() -> dp.MiniBatch:
-    """A minibatch with every field set."""
-    minibatch = next(iter(fetched()))
-    num_seeds, num_nodes = len(minibatch.seeds), len(minibatch.input_nodes)
-    return minibatch.replace(
-        indexes=torch.arange(num_seeds), timestamps=torch.arange(num_seeds) * 10, batch=torch.zeros(num_nodes).long()
-    )
 
 
 def as_arrays(message):
@@ -80,20 +71,11 @@ def test_the_edges_of_hops_equal_a_loop_on_the_cpu_and_as_on_a_device(data):
         assert (of_edges.tolist() == ids) if has_ids else of_edges is None
 
 
-@pytest.mark.parametrize(
-    ("indptr", "edge_ids", "says"),
-    [
-        ([0, 3], None, r"goes from 0 to 3 from destination 0 on; it must ascend within \[0, 2\]"),
-        ([0, 2, 1, 2], None, "goes from 2 to 1 from destination 1 on"),
-        ([-1, 2], None, "goes from -1 to 2"),
-        ([], None, "has 0 entries; it must have 1 or more"),
-        ([0, 2], [1], "has 1 edge ids; there must be one for each edge"),
-    ],
-)
-def test_edges_of_a_block_that_is_not_one_are_refused(indptr, edge_ids, says):
-    block = dp.Block(torch.tensor(indptr).long(), torch.tensor([1, 0]), 2, edge_ids and torch.tensor(edge_ids))
-    with pytest.raises(ValueError, match=f"edge_index: .*{says}.* Correct the stage"):
-        edges_of([block])
+def test_edges_of_a_block_that_is_not_one_are_refused(refuses):
+    indices = torch.tensor([1, 0])
+    for indptr in ([0, 3], [0, 2, 1, 2], [-1, 2], []):
+        refuses(ValueError, edges_of, [dp.Block(torch.tensor(indptr).long(), indices, 2)])
+    refuses(ValueError, edges_of, [dp.Block(torch.tensor([0, 2]), indices, 2, torch.tensor([1]))])
 
 
 def test_edge_index_is_int64_over_an_int32_block_and_made_once():
@@ -134,9 +116,9 @@ def test_subgraphs_are_none_before_sampling():
 def test_replace_leaves_the_old_minibatch():
     old = full_minibatch()
     before = old.digest()
-    new = old.replace(seeds=torch.zeros(2).long(), labels=None)
+    new = old.replace(seeds=torch.zeros(2).long(), labels=None, extra=None)
     assert old.digest() == before
-    assert new.labels is None
+    assert (new.labels, new.extra) == (None, {})
     assert new.blocks is old.blocks
 
 
@@ -155,16 +137,6 @@ def test_a_copy_has_every_field_of_a_class_of_the_users_too():
 def test_replace_refuses_a_field_that_does_not_exist():
     with pytest.raises(TypeError, match="nonsense"):
         dp.MiniBatch().replace(nonsense=1)
-
-
-def test_map_tensors_reaches_every_tensor_once():
-    minibatch = full_minibatch()
-    seen = []
-    mapped = minibatch.map_tensors(lambda tensor: seen.append(tensor.data_ptr()) or tensor.clone())
-    tensors = [tensor for tensor in minibatch.to_message().values() if tensor.ndim > 0]
-    assert sorted(seen) == sorted(tensor.data_ptr() for tensor in tensors)
-    assert mapped.digest() == minibatch.digest()
-    assert mapped.input_nodes.data_ptr() != minibatch.input_nodes.data_ptr()
 
 
 def test_to_the_same_device_shares_the_tensors():
@@ -256,54 +228,28 @@ def without(message, key):
     return {name: value for name, value in message.items() if name != key}
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda message: message | {"nonsense": torch.ones(1)}, "nonsense"),
-        (lambda message: message | {"hopx.indptr": torch.ones(1)}, r"hopx\.indptr"),
-        (lambda message: message | {"hop0.weights": torch.ones(1)}, r"hop0\.weights"),
-        (lambda message: message | {"node_features": torch.ones(1)}, "node_features"),
-        (lambda message: message | {"rng": torch.ones(1)}, "rng"),
-        (lambda message: without(message, "hop1.indptr"), r"hop 1 of 2 lacks \['indptr'\]\. Send each hop whole"),
-        (lambda message: without(message, "hop0.num_src"), r"hop 0 of 2 lacks \['num_src'\]"),
-        (lambda message: {key.replace("hop1", "hop2"): value for key, value in message.items()}, "hop 1 of 2"),
-        (lambda message: message | {"hop7.edge_features.weight": torch.ones(1)}, "hop ?7"),
-        (lambda message: message | {"hop00.indptr": message["hop0.indptr"]}, "hop00"),
-        (lambda message: message | {"epoch": torch.ones(2, dtype=torch.int64)}, "epoch"),
-        (lambda message: message | {"hop0.num_src": torch.ones(1)}, "num_src"),
-        (lambda message: message | {"index": torch.ones((), dtype=torch.complex64)}, "index"),
-    ],
-    ids=[
-        "unknown_key",
-        "no_hop_number",
-        "unknown_part",
-        "no_feature_name",
-        "rng",
-        "no_indptr",
-        "no_num_src",
-        "gap",
-        "features_of_no_hop",
-        "hop_number_written_twice",
-        "epoch_of_two_numbers",
-        "num_src_that_is_no_integer",
-        "complex_index",
-    ],
-)
-def test_a_message_outside_the_grammar_is_refused_by_name(change, named):
-    with pytest.raises(ValueError, match=named) as caught:
-        dp.MiniBatch.from_message(change(full_minibatch().to_message()))
-    assert "from_message" in str(caught.value)
+def test_a_message_outside_the_grammar_is_refused(refuses):
+    message, read = full_minibatch().to_message(), dp.MiniBatch.from_message
+    for key in (
+        *("nonsense", "hopx.indptr", "hop0.weights", "node_features", "rng", "hop00.indptr"),
+        *("hop7.edge_features.weight", "hop0.num_src"),
+    ):
+        refuses(ValueError, read, message | {key: torch.ones(1)})
+    for key in ("hop1.indptr", "hop0.num_src"):
+        refuses(ValueError, read, without(message, key))
+    refuses(ValueError, read, {key.replace("hop1", "hop2"): value for key, value in message.items()})
+    refuses(ValueError, read, message | {"epoch": torch.ones(2, dtype=torch.int64)})
+    refuses(ValueError, read, message | {"index": torch.ones((), dtype=torch.complex64)})
 
 
 # --- copies
 
 
-@pytest.mark.parametrize("device", [torch.float16, torch.float64, torch.zeros(1, dtype=torch.float16)], ids=repr)
-def test_a_dtype_is_no_device(device):
+def test_a_dtype_is_no_device(refuses):
     minibatch = full_minibatch()
-    for name, copied in (("MiniBatch", minibatch), ("Block", minibatch.blocks[0])):
-        with refused(TypeError, stage=rf"{name}\.to", found="float16|float64|a tensor", allowed="a device such as"):
-            copied.to(device)
+    for device in (torch.float16, torch.float64, torch.zeros(1, dtype=torch.float16)):
+        refuses(TypeError, minibatch.to, device)
+        refuses(TypeError, minibatch.blocks[0].to, device)
     for device in ("cpu", torch.device("cpu")):
         assert minibatch.to(device).seeds is minibatch.seeds
 

@@ -1,11 +1,9 @@
 """MiniBatch.to_pyg where nodes have types: what PyG's own NeighborLoader gives, and what models make of it."""
 
-import sys
-import warnings
-
 import pytest
 import torch
-from pipelines import refused
+from pyg_cases import torch_geometric
+from pyg_twin import sampled_by_pyg
 from sampling import pyg_expectations
 from sampling.pyg_expectations import CASES
 from slow_hetero import (
@@ -24,14 +22,6 @@ from slow_hetero import (
 )
 
 import datapipes as dp
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
-    pyg = pytest.importorskip(
-        "torch_geometric", reason="to_pyg makes objects of torch_geometric: install the pyg extra"
-    )
-    import torch_geometric.nn
-    import torch_geometric.utils
 
 # PyG reads annotations in a way that Python 3.13 calls deprecated. ByRelation does itself what HeteroConv misses.
 pytestmark = [
@@ -56,40 +46,6 @@ def chain(seeds=SEEDS[0], num_hops=2, dtype=torch.int64, edge_names=WEIGHTS, **a
 
 def minibatch_of(*args, **arguments) -> dp.MiniBatch:
     return next(iter(chain(*args, **arguments)))
-
-
-def sampled_by_pyg(graph, seeds, num_hops):
-    """PyG's sampling of all in-edges, slow and obvious: a row for each seed, then each new node once; edges of each
-    node in the hop after it was found, type by type.
-    """
-    nodes = {node_type: list(seeds.get(node_type, [])) for node_type in graph.node_types}
-    rows = {node_type: {} for node_type in nodes}
-    for node_type, ids in nodes.items():
-        for row, node in enumerate(ids):
-            rows[node_type].setdefault(node, row)
-    edges = {edge_type: [] for edge_type in graph.edge_types}
-    edge_ids = {edge_type: [] for edge_type in graph.edge_types}
-    num_nodes = {node_type: [len(ids)] for node_type, ids in nodes.items()}
-    num_edges = {edge_type: [] for edge_type in edges}
-    begin = dict.fromkeys(nodes, 0)
-    for _ in range(num_hops):
-        end = {node_type: len(ids) for node_type, ids in nodes.items()}
-        for src, rel, dst in graph.edge_types:
-            relation, before = graph.relation((src, rel, dst)), len(edges[src, rel, dst])
-            for row in range(begin[dst], end[dst]):
-                node = nodes[dst][row]
-                for place in range(int(relation.indptr[node]), int(relation.indptr[node + 1])):
-                    source = int(relation.indices[place])
-                    if source not in rows[src]:
-                        rows[src][source] = len(nodes[src])
-                        nodes[src].append(source)
-                    edges[src, rel, dst].append([rows[src][source], row])
-                    edge_ids[src, rel, dst].append(int(relation.edge_ids[place]))
-            num_edges[src, rel, dst].append(len(edges[src, rel, dst]) - before)
-        begin = end
-        for node_type, ids in nodes.items():
-            num_nodes[node_type].append(len(ids) - end[node_type])
-    return nodes, edges, edge_ids, num_nodes, num_edges
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
@@ -318,13 +274,9 @@ def test_types_may_have_names_of_pygs_own_and_of_relations():
 # --- refused
 
 
-def test_a_later_hop_that_draws_other_in_edges_is_refused_with_its_type():
+def test_a_later_hop_that_draws_other_in_edges_is_refused_with_its_type(refuses):
     for fanouts in ([every(1), every(2)], [every(-1), {CITES: 0}]):
-        minibatch = next(iter(slow_sampled(fanouts=fanouts, frontier="all")))
-        with pytest.raises(
-            ValueError, match=r"to_pyg: edge type '\w+:\w+:paper': found .*other in-edges.*frontier='new'"
-        ):
-            minibatch.to_pyg()
+        refuses(ValueError, next(iter(slow_sampled(fanouts=fanouts, frontier="all"))).to_pyg)
     same = next(iter(slow_sampled(fanouts=[{CITES: -1, WRITES: 0}, {CITES: -1}], frontier="all"))).to_pyg()
     assert same.edge_types == [CITES]
 
@@ -333,76 +285,25 @@ def of_nodes(minibatch: dp.MiniBatch, node_type: str, *names: str) -> dict:
     return {(node_type, name): torch.ones(len(minibatch.input_nodes[node_type])) for name in names}
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda m: {"labels": {"paper": torch.ones(3)}}, r"node type 'paper': found \{'labels': \[3\]\} beside"),
-        (lambda m: {"extra": {"w": {"paper": torch.ones(2)}}}, r"\{'w': \[2\]\} beside"),
-        (lambda m: {"seeds": {"paper": m.seeds["paper"][:2]}}, r"\{'seeds': \[2\]\} beside"),
-        (lambda m: {"compacted_seeds": None}, r"\['seeds'\] without compacted_seeds"),
-        (lambda m: {"node_features": {("author", "w"): torch.ones(99)}}, r"'author': feature 'w' has shape \[99\]"),
-        (
-            lambda m: {"edge_features": [{(CITES, "w"): torch.ones(1)}, {}]},
-            r"'paper:cites:paper': feature 'w' has shape \[1\]",
-        ),
-        (
-            lambda m: {"edge_features": [{(CITES, "w"): torch.ones(m.blocks[0][CITES].num_edges)}, {}]},
-            r"'paper:cites:paper': the hops have the edge features \[\[\], \['w'\]\]",
-        ),
-        (
-            lambda m: {"node_features": of_nodes(m, "field", "feat", "x")},
-            r"'field': found node features 'feat' and 'x'",
-        ),
-        (
-            lambda m: {"node_features": of_nodes(m, "field", "n_id")},
-            r"'field': features \['n_id'\] have names of Data's own",
-        ),
-        (
-            lambda m: {"node_features": of_nodes(m, "paper", "w"), "extra": {"w": {"paper": torch.ones(4)}}},
-            r"'paper': 'w' is a feature and a further field",
-        ),
-        (lambda m: {"blocks": None}, "without blocks"),
-        (lambda m: {"blocks": []}, "of no hops"),
-    ],
-    ids=[
-        "labels",
-        "extra",
-        "seeds",
-        "no_local_seeds",
-        "node_rows",
-        "edge_rows",
-        "edge_names",
-        "two_x",
-        "own_name",
-        "extra_hides_a_feature",
-        "not_sampled",
-        "no_hops",
-    ],
-)
-def test_what_does_not_belong_together_is_refused_with_its_type(change, named):
+def test_what_to_pyg_refuses_with_its_type(refuses):
     minibatch = next(iter(slow_sampled(fanouts=[every(1), every(2)])))
-    with pytest.raises(ValueError, match=f"to_pyg: .*{named}.* [A-Z]"):
-        minibatch.replace(**change(minibatch)).to_pyg()
-
-
-def test_local_seeds_that_are_no_destinations_are_refused_with_their_type():
-    minibatch = next(iter(slow_sampled(fanouts=[every(1), every(2)])))
-    moved = minibatch.replace(compacted_seeds={"paper": minibatch.compacted_seeds["paper"] + 4})
-    with pytest.raises(IndexError, match=r"^to_pyg: node type 'paper': compacted_seeds must be in \[0, 4\), got \d\."):
-        moved.to_pyg()
-
-
-def test_without_torch_geometric_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch_geometric", None)
-    monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
-    with refused(
-        ImportError,
-        stage="to_pyg",
-        found="not installed",
-        allowed="torch_geometric",
-        remedy="pip install torch_geometric",
+    num_edges = minibatch.blocks[0][CITES].num_edges
+    for change in (
+        {"labels": {"paper": torch.ones(3)}},
+        {"extra": {"w": {"paper": torch.ones(2)}}},
+        {"seeds": {"paper": minibatch.seeds["paper"][:2]}},
+        {"compacted_seeds": None},
+        {"node_features": {("author", "w"): torch.ones(99)}},
+        {"edge_features": [{(CITES, "w"): torch.ones(1)}, {}]},
+        {"edge_features": [{(CITES, "w"): torch.ones(num_edges)}, {}]},
+        {"node_features": of_nodes(minibatch, "field", "feat", "x")},
+        {"node_features": of_nodes(minibatch, "field", "n_id")},
+        {"node_features": of_nodes(minibatch, "paper", "w"), "extra": {"w": {"paper": torch.ones(4)}}},
+        {"blocks": None},
+        {"blocks": []},
     ):
-        next(iter(slow_sampled())).to_pyg()
+        refuses(ValueError, minibatch.replace(**change).to_pyg)
+    refuses(IndexError, minibatch.replace(compacted_seeds={"paper": minibatch.compacted_seeds["paper"] + 4}).to_pyg)
 
 
 def test_hops_are_left_out_where_negatives_may_be_nodes_of_either_end():

@@ -7,20 +7,16 @@ without replacement a node of few in-edges gives all of them in order; in-edges 
 "last" takes the last ones of those in order; of links, `batch` is the number of the link.
 """
 
-import warnings
-
 import pytest
 import torch
+from pyg_cases import CITES, WRITES
 
 import datapipes as dp
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
-    pytest.importorskip("torch_geometric.data", reason="to_pyg makes a Data of torch_geometric")
+BY = ("paper", "by", "author")
 
 # Edges (source, destination); an id is a place.
 EDGES = [(1, 0), (2, 0), (3, 1), (2, 1), (0, 2)]
-CITES, WRITES, BY = ("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "by", "author")
 
 
 def graph(times: list[int] | None = None, node_times: list[int] | None = None, edges=EDGES) -> dp.CSCGraph:

@@ -1,4 +1,4 @@
-"""A feature that notes which of its rows were read."""
+"""A feature and a store that note what was read of them."""
 
 import datapipes as dp
 
@@ -29,3 +29,15 @@ class Counted(dp.Feature):
     shape = property(lambda self: self._rows.shape)
     dtype = property(lambda self: self._rows.dtype)
     _stored_dtype = property(lambda self: self._rows._stored_dtype)
+
+
+class CountingStore(dp.FeatureStore):
+    """Its `asked` has a list for each call: (domain, type, name, number of ids) for each request."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.asked = []
+
+    def read_many(self, requests):
+        self.asked.append([(domain, type_, name, len(ids)) for domain, type_, name, ids in requests])
+        return super().read_many(requests)

@@ -68,6 +68,15 @@ def fetched(source: dp.Stage | None = None) -> dp.FeatureFetcher:
     return (source or sampled()).fetch_feature(small_store(), ["feat"], ["weight"])
 
 
+def full_minibatch() -> dp.MiniBatch:
+    """A minibatch with every field set."""
+    minibatch = next(iter(fetched()))
+    num_seeds, num_nodes = len(minibatch.seeds), len(minibatch.input_nodes)
+    return minibatch.replace(
+        indexes=torch.arange(num_seeds), timestamps=torch.arange(num_seeds) * 10, batch=torch.zeros(num_nodes).long()
+    )
+
+
 def keep_most(minibatch: dp.MiniBatch) -> dp.MiniBatch | None:
     """Drop minibatch 2."""
     return None if minibatch.index == 2 else minibatch

@@ -122,6 +122,12 @@ class Place:
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 needs_interpreter = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles where there is a GPU")
 
+
+def on_gpu(test: Any) -> Any:
+    """Mark a test, or parameters, for machines with a GPU."""
+    return pytest.mark.gpu(needs_gpu(test))
+
+
 PLACES = [
     pytest.param("interpreter", marks=needs_interpreter),
     pytest.param("gpu", marks=[pytest.mark.gpu, needs_gpu]),

@@ -14,11 +14,13 @@ import datapipes as dp
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyG warns about its own parts while it is imported
-    pyg = pytest.importorskip("torch_geometric", reason="datapipes.pyg derives from torch_geometric: the pyg extra")
+    pyg = pytest.importorskip("torch_geometric", reason="objects of torch_geometric are needed: install the pyg extra")
     import torch_geometric.loader
+    import torch_geometric.nn
     import torch_geometric.sampler
     import torch_geometric.testing
     import torch_geometric.typing
+    import torch_geometric.utils
     from torch_geometric.data import Data, HeteroData
 
 WRITES, CITES, WRITTEN = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "rev_writes", "author")

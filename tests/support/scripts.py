@@ -38,6 +38,18 @@ def run_script(script: str) -> Ended:
         return Ended(child.exitcode, *(Path(path).read_text() for path in paths))
 
 
+def run_fresh(script: str, *arguments: str, unset: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run `script` in an interpreter of its own, which imports what tests do; return how it ended."""
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**environment, "PYTHONPATH": ":".join([SUPPORT, *sys.path])},
+    )
+
+
 def run_program(
     program: Path, *arguments: str, folder: Path, timeout_s: float, options: Sequence[str] = (), fresh: bool = FULL
 ) -> Ended:

@@ -66,4 +66,8 @@ def cached(feature, policy, slots=8, **options):
 
 
 def same_bits(one, other):
-    return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
+    """Whether tensors on any devices have equal dtypes, shapes and bits."""
+    one, other = one.cpu().contiguous(), other.cpu().contiguous()
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return one.numel() == 0 or torch.equal(one.view(torch.uint8), other.view(torch.uint8))

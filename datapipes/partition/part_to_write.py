@@ -20,7 +20,7 @@ from datapipes.base.checks import dtype_name, shown
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.row_chunks import PartRows, rows_of_nodes
+from datapipes.partition.row_chunks import PartRows, refuse_other_book, rows_of_nodes
 
 _MOST = 2**31 - 1  # of an int32
 
@@ -86,10 +86,12 @@ def part_of_graph(
     """Return a part of a graph. Only ids and offsets are read here; the rest is read when pieces are taken.
 
     Args:
-        graph: a valid graph.
-        book: its book.
         times: {node type: the time of each node}; relations from these types have source times.
+    Raises:
+        ValueError: The book is of another graph, or `indptr` is corrupt. Other faults of a graph raise it when pieces
+            are taken.
     """
+    refuse_other_book(graph, book)
     nodes = {}
     for node_type in graph.node_types:
         ids = book.nodes(node_type).ids_of(part)
@@ -140,6 +142,8 @@ def remote_sources(
     Returns:
         ids: int64 [n], distinct, by descending count, then ascending id.
         counts: int64 [n], the number of edges of the part that come from the node.
+    Raises:
+        ValueError: The graph is corrupt, and the message names the first wrong entry.
     """
     remote = {}
     source_types = {ends_of(edge_type)[0] for edge_type in part.edges}

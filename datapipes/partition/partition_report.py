@@ -16,7 +16,7 @@ from datapipes.base.progress import Progress, now_and_then
 from datapipes.base.records import Count, OptionalEdgeType, OptionalNodeType, from_json, to_json, whole
 from datapipes.base.types import EdgeType, ends_of, type_text
 from datapipes.partition.book import PartitionBook
-from datapipes.partition.row_chunks import PartRows
+from datapipes.partition.row_chunks import PartRows, refuse_other_book
 from datapipes.partition.source import Source
 
 __all__ = ["PartitionReport"]
@@ -159,9 +159,13 @@ def measure(source: Source, book: PartitionBook, progress: Progress) -> Partitio
     """Return the report on the partition of `source` by `book`; every edge is read once.
 
     O(num_edges + num_parts * num_nodes) time. Memory: up to 3 bytes a node, 8 for each node of one part, and some MiB.
-    The graph must be valid, and may be mapped.
+    The graph may be mapped.
+
+    Raises:
+        ValueError: The book is of another graph, or the graph is corrupt.
     """
     graph, parts = source.graph, book.num_parts
+    refuse_other_book(graph, book)
     total = sum(graph.num_edges_of(kind) for kind in graph.edge_types)
     seen = {kind: torch.zeros(graph.num_nodes_of(kind), dtype=torch.bool) for kind in graph.node_types}
     owners = {kind: book.nodes(kind).dense() for kind in graph.node_types}

@@ -2,7 +2,7 @@
 
 A part has its own nodes in ascending id, each with its in-edges in their original order. So the positions of its edges
 in the whole relation ascend. All writers of a partition walk over them here. No writer holds more than one piece, so
-the graph may be memory-mapped and larger than memory. The Partitioner has validated the graph before.
+the graph may be memory-mapped and larger than memory. All reads are checked: a corrupt graph raises ValueError.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from datapipes.base.cached import cached_property
+from datapipes.base.checks import shown
 from datapipes.base.rows import bits_of, byte_rows, has_adjacent_values, take_rows
-from datapipes.base.types import EdgeType
+from datapipes.base.types import EdgeType, ends_of, of_type
 from datapipes.graph.graph import Graph
+from datapipes.partition.book import PartitionBook
 
 MOST_EDGES = 2**18  # positions, or rows, in a piece; 2 MiB of int64, and ten times as much while it is made
 MOST_BYTES = 2**24  # values in a piece; a larger row is a piece of its own
@@ -30,11 +32,15 @@ class PartRows:
         edge_type: the relation; None in a graph without types.
         ids: int64 [num_rows], the part's own nodes of the destination type, ascending.
         most_edges: the most positions, or rows, in a piece.
+
+    Methods that read indptr raise ValueError if it descends, or points outside of the indices.
     """
 
     def __init__(self, graph: Graph, edge_type: EdgeType | None, ids: Tensor, *, most_edges: int = MOST_EDGES) -> None:
         self.ids = ids
         self._relation = graph.relation(edge_type)
+        self._num_sources = graph.num_nodes_of(ends_of(edge_type)[0])
+        self._of = of_type(edge_type)
         self._most = most_edges
 
     @cached_property
@@ -44,10 +50,18 @@ class PartRows:
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (starts, counts) for some rows at a time: each row's first position, its number of edges."""
-        indptr = self._relation.indptr
+        indptr, all_edges = self._relation.indptr, int(self._relation.indices.shape[0])
         for ids in pieces(self.ids, self._most):
-            starts = indptr[ids]
-            yield starts, indptr[ids + 1] - starts
+            starts, ends = indptr[ids], indptr[ids + 1]
+            wrong = (starts < 0) | (ends < starts) | (ends > all_edges)
+            if bool(wrong.any()):
+                row = int(wrong.nonzero()[0])
+                raise ValueError(
+                    f"partition: the in-edges{self._of} of node {int(ids[row])} are [{int(starts[row])}, "
+                    f"{int(ends[row])}), which must ascend within [0, {all_edges}]. The graph is corrupt: "
+                    "graph.validate() checks all of it."
+                )
+            yield starts, ends - starts
 
     def indptr(self) -> Iterator[Tensor]:
         """Yield the offsets of the part's rows in the part's own edges, int64, [num_rows + 1] in all."""
@@ -71,20 +85,46 @@ class PartRows:
             yield from (nodes for _, nodes in _repeated_by_piece(ids, counts, self._most))
 
     def indices(self) -> Iterator[Tensor]:
-        """Yield the source of each edge, in the dtype of the graph."""
-        return (self._relation.indices[positions] for positions in self.positions())
+        """Yield the source of each edge, in the dtype of the graph.
+
+        Raises:
+            ValueError: A source is no node of its type.
+        """
+        for positions in self.positions():
+            sources = self._relation.indices[positions]
+            if int(sources.min()) < 0 or int(sources.max()) >= self._num_sources:
+                place = int(((sources < 0) | (sources >= self._num_sources)).nonzero()[0])
+                raise ValueError(
+                    f"partition: indices{self._of}[{int(positions[place])}] is {int(sources[place])}, which must be in "
+                    f"[0, {self._num_sources}). The graph is corrupt: graph.validate() checks all of it."
+                )
+            yield sources
 
     def edge_ids(self) -> Iterator[Tensor]:
-        """Yield the id of each edge, int64."""
-        edge_ids = self._relation.edge_ids
-        return (positions if edge_ids is None else edge_ids[positions] for positions in self.positions())
+        """Yield the id of each edge, int64.
+
+        Raises:
+            ValueError: An id is negative.
+        """
+        for positions in self.positions():
+            if self._relation.edge_ids is None:
+                yield positions
+                continue
+            edge_ids = self._relation.edge_ids[positions]
+            if int(edge_ids.min()) < 0:
+                place = int((edge_ids < 0).nonzero()[0])
+                raise ValueError(
+                    f"partition: edge_ids{self._of}[{int(positions[place])}] is {int(edge_ids[place])}, which must be "
+                    "0 or more. Rebuild the ids."
+                )
+            yield edge_ids
 
     def of_edges(self, values: Tensor) -> Iterator[Tensor]:
         """Yield the part's rows of an edge attribute; `values` has a row for each edge of the whole relation."""
         return rows_at(values, self.positions())
 
     def of_sources(self, values: Tensor) -> Iterator[Tensor]:
-        """Yield, for each edge, the row of its source in an attribute of the source type."""
+        """Yield, for each edge, the row of its source in an attribute of the source type; raises as `indices` does."""
         return rows_at(values, (sources.long() for sources in self.indices()))
 
 
@@ -108,6 +148,20 @@ def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
                 yield take_rows(values, table, rows)
             else:
                 yield bits_of(values)[rows.to(values.device)].cpu().contiguous().view(values.dtype)
+
+
+def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
+    """Raise ValueError if the book has other types than the graph, or other numbers of nodes or edges."""
+    nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
+    of_book = {node_type: book.nodes(node_type).num_ids for node_type in book.node_types}
+    edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types if book.has_edges}
+    edges_of_book = {edge_type: book.edges(edge_type).num_ids for edge_type in edges}
+    for noun, stated, counts in (("nodes", of_book, nodes), ("edges", edges_of_book, edges)):
+        if stated != counts:
+            raise ValueError(
+                f"partition: the book has the {noun} {shown(stated)}, the graph {shown(counts)}; they must be equal. "
+                "Use the book of this graph."
+            )
 
 
 def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:

@@ -167,6 +167,13 @@ def test_progress_is_told_and_ends_with_all(monkeypatch):
     assert said[2:] == [("count edges", 1, 4), ("count edges", 3, 4), ("count edges", 4, 4)]
 
 
+def test_a_book_of_another_graph_and_a_corrupt_graph_are_refused(refuses):
+    graph = graph_of([[1], [0, 1], []])
+    refuses(ValueError, measure, with_training(graph), PartitionBook(1, torch.tensor([0, 0])), nothing)
+    graph.indices[1] = 7
+    refuses(ValueError, measure, with_training(graph), PartitionBook(1, torch.tensor([0, 0, 0])), nothing)
+
+
 def test_values_that_are_no_report_are_refused(refuses):
     good = report_of([0, 1], 2, [[1], []]).to_json()
     for name, values in {

@@ -33,6 +33,19 @@ def test_frequent_nodes_come_first_and_equal_counts_by_id():
     assert [each.numel() for each in remote_sources(part_of_graph(graph, book, 1))[None]] == [0, 0]
 
 
+def test_a_corrupt_graph_and_another_book_are_refused(refuses):
+    graph = graph_of([[1], [0, 1], []])
+
+    def count(num_nodes):
+        remote_sources(part_of_graph(graph, PartitionBook(1, torch.zeros(num_nodes, dtype=torch.int64)), 0))
+
+    refuses(ValueError, count, 2)
+    graph.indices[1] = 3
+    refuses(ValueError, count, 3)
+    graph.indices[1], graph.indptr[1] = 0, 4
+    refuses(ValueError, count, 3)
+
+
 @given(st.lists(st.integers(0, 3), max_size=8))
 def test_counts_too_large_for_one_key_give_the_same_order(counts):
     plain = by_count(torch.tensor(counts, dtype=torch.int64))

@@ -6,6 +6,7 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from partitions import attributes_of, books, graphs, parts_of, slow_positions
+from pipelines import graph_of
 
 from datapipes.base.types import ends_of
 from datapipes.partition import row_chunks
@@ -82,3 +83,9 @@ def test_values_that_are_conjugated_or_negated_lazily_are_resolved():
     assert torch.equal(got, torch.tensor([1 - 1j, 3 - 3j]))
     (got,) = rows_at(values.conj().imag, [torch.tensor([1, 3])])
     assert torch.equal(got, torch.tensor([-1.0, -3.0]))
+
+
+def test_a_negative_edge_id_is_refused(refuses):
+    graph = graph_of([[0, 0], [0]], edge_ids=torch.tensor([5, -1, 2]))
+    refuses(ValueError, list, PartRows(graph, None, torch.tensor([0, 1])).edge_ids())
+    assert joined(PartRows(graph, None, torch.tensor([1])).edge_ids()).tolist() == [2]

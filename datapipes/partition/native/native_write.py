@@ -25,7 +25,7 @@ from datapipes.partition.native.arrays_folder import HOT, PART, Own, PartFields,
 from datapipes.partition.native.manifest import File, Identity, Manifest, manifest_bytes
 from datapipes.partition.native.native_book import identity_of, write_book
 from datapipes.partition.part_to_write import PartColumn, PartToWrite, check_times, part_of_graph, remote_sources
-from datapipes.partition.row_chunks import MOST_EDGES, pieces
+from datapipes.partition.row_chunks import MOST_EDGES, pieces, refuse_other_book
 from datapipes.partition.source import Source
 
 
@@ -46,10 +46,12 @@ def write_native(
         about: JSON values for partition.json, such as method and report.
         progress: called a few times a second with a text that names the part, the bytes written, and all bytes.
     Raises:
-        TypeError, ValueError: An argument does not fit; the message says what is allowed.
+        TypeError, ValueError: The graph is corrupt, the book is of another graph, or an argument does not fit; the
+            message says what is allowed.
         OSError: The disk is full, or a file cannot be written.
     """
     graph = source.graph
+    refuse_other_book(graph, book)
     times = check_times("partition", graph, node_time_attr)
     identity = identity_of(graph, book, node_time_attr)
     of_int64 = {kind: of_kind for kind, of_kind in times.items() if of_kind.dtype == torch.int64 and len(of_kind) > 0}

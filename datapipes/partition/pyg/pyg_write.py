@@ -18,6 +18,7 @@ import json
 import math
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,7 @@ from datapipes.partition.pyg.pyg_names import (
     meta_of,
     offsets_of,
 )
-from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, rows_at, rows_of_nodes
+from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_at, rows_of_nodes
 from datapipes.partition.source import Source
 
 _MOST_OVERHEAD = 2**20  # of a file of torch.save
@@ -66,10 +67,11 @@ def write_pyg(
         progress: called with a text that names the part, the number of edges written so far, and of all edges.
     Raises:
         ValueError: The name of a type cannot be a file name, `node_time_attr` is missing or holds no times, the edge
-            ids of a type are not 0 to num_edges - 1, each once.
+            ids of a type are not 0 to num_edges - 1, each once, or the graph is corrupt.
         OSError: The disk is full.
     """
     times = check_pyg(source, node_time_attr)
+    refuse_other_book(source.graph, book)
     book = book if book.has_edges else with_edge_map(book, source.graph)
     _write_maps(folder, source, book)
     writer = _Writer(folder, source, book, times, progress)
@@ -229,6 +231,7 @@ class _Writer:
             values = self._graph.node_attributes_of(ends_of(edge_type)[0])[of_source]
             pieces = rows.of_sources(values)
         elif of_edges is not None:
+            deque(rows.indices(), maxlen=0)  # checks them
             values = self._graph.relation(edge_type).edge_attributes[of_edges]
             pieces = rows.of_edges(values)
         else:

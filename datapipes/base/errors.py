@@ -107,6 +107,12 @@ def text_of(error: BaseException) -> str:
         return f"(its text cannot be made: {type(second).__name__})"
 
 
+def sentence(error: BaseException) -> str:
+    """Return the error's text, which may quote another error, with one full stop at its end."""
+    text = text_of(error)
+    return text if text.endswith(".") else f"{text}."
+
+
 def pip_install(package: str, extra: str) -> str:
     """Return the command that installs a missing optional package, by its name on the package index."""
     return f"pip install {package} (in the extra [{extra}] of {DISTRIBUTION})"

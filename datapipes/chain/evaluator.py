@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
+from datapipes.base.errors import sentence
 from datapipes.base.rng import RngKey
 from datapipes.chain.asynchronous import concurrency_of, off_loop
 from datapipes.chain.calls import Call, Calls
@@ -139,8 +140,8 @@ class Evaluator:
                     if _is_asked_to_end():
                         raise
                     raise RuntimeError(
-                        f"{stage.name}: its transform_async raised CancelledError: {error}. Raise an error, or return "
-                        "None to drop the minibatch."
+                        f"{stage.name}: its transform_async raised CancelledError: {sentence(error)} Raise an error, "
+                        "or return None to drop the minibatch."
                     ) from error
                 return _checked(stage, result, inputs[0], rng)
 

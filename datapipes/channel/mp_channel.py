@@ -16,7 +16,7 @@ import torch.multiprocessing
 from datapipes.base.checks import check_bool, check_int
 from datapipes.base.codec import Message
 from datapipes.base.error_message import error_from_message, error_to_message
-from datapipes.base.errors import ChannelClosed, EndOfEpoch, QueueTimeoutError, text_of
+from datapipes.base.errors import ChannelClosed, EndOfEpoch, QueueTimeoutError, sentence
 from datapipes.channel.base import ChannelBase, check_message, check_timeout
 
 __all__ = ["MpChannel"]
@@ -189,7 +189,7 @@ def _packed(call: str, item: tuple[int, int, Message]) -> bytes:
     except (OSError, RuntimeError) as error:
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in item[2].values())
         raise OSError(
-            f"MpChannel.{call}: a message of {num_bytes} bytes cannot be put into shared memory: {text_of(error)}. "
+            f"MpChannel.{call}: a message of {num_bytes} bytes cannot be put into shared memory: {sentence(error)} "
             "Enlarge /dev/shm (of a container by --shm-size), or the limit named here; or use a ShmChannel, in a "
             "DataLoader channel='shm', which needs no /dev/shm."
         ) from error

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
+from datapipes.base.errors import sentence
 from datapipes.base.types import of_type
 from datapipes.datasets.dataset import MASKS, Task, one_set
 from datapipes.datasets.ondisk_yaml import SETS, TABLES, WHERE, Description, described, without_nulls
@@ -80,7 +81,7 @@ def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
         try:
             description = described(folder, without_nulls({"graph": graph, "feature_data": nodes.features}))
         except ValueError as error:
-            raise ValueError(f"{error}. Add a file such as nodes/TYPE.csv, or rename one.") from error
+            raise ValueError(f"{sentence(error)} Add a file such as nodes/TYPE.csv, or rename one.") from error
     return replace(description, id_columns=nodes.id_columns), nodes.tasks()
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
-from datapipes.base.errors import add_note
+from datapipes.base.errors import add_note, sentence
 from datapipes.base.records import Count, Form, form_of, from_json, to_json
 from datapipes.chain.functional import functional_name
 from datapipes.chain.stage import Stage
@@ -354,7 +354,7 @@ class ChainBuilder:
         try:
             inspect.signature(cls).bind(*args, **arguments)
         except TypeError as error:
-            raise ValueError(f"{where}: {error}. Describe it with all that it needs.") from None
+            raise ValueError(f"{where}: {sentence(error)} Describe it with all that it needs.") from None
         try:
             return cast("Callable[..., Stage]", cls)(*args, **arguments)
         except Exception as error:

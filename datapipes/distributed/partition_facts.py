@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 
 from datapipes.base.checks import INT32_MAX, dtype_name, shown
+from datapipes.base.errors import sentence
 from datapipes.base.records import OMITTED, AnyType, Form, OptionalNodeType, from_json, one_of, to_json, whole
 from datapipes.distributed.wire.arrow_message import Message, check_form
 from datapipes.distributed.wire.arrow_reading import BadMessage
@@ -101,4 +102,4 @@ def greeting_from_message(where: str, message: Message) -> tuple[int, PartitionF
         part: int = whole(0, facts.num_parts - 1).read("part", message.header.get("part"))
         return part, facts
     except ValueError as error:
-        raise BadMessage(f"{where}: the answer to the handshake is not valid: {error}.") from error
+        raise BadMessage(f"{where}: the answer to the handshake is not valid: {sentence(error)}") from error

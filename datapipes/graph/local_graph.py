@@ -15,6 +15,7 @@ from datapipes import _core
 from datapipes.base.array_digest import Hashed, array_digest, version_of
 from datapipes.base.cached import cached_property
 from datapipes.base.checks import check_bool, shown
+from datapipes.base.errors import sentence
 from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
 from datapipes.device.host_memory import Pinnable, without_pin
@@ -148,7 +149,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
                 raise ValueError(f"{shown(graph)} in the files")
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{where}: the arrays in {path} do not fit {storage.HEADER}: {error}. Save it again."
+                f"{where}: the arrays in {path} do not fit {storage.HEADER}: {sentence(error)} Save it again."
             ) from error
         graph._came_with(arrays.digests)
         if verify:

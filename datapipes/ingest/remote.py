@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from datapipes.base.checks import one_line, shown
-from datapipes.base.errors import needed, text_of
+from datapipes.base.errors import needed, sentence, text_of
 from datapipes.base.files import open_regular
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -234,7 +234,8 @@ def _system_of(uri: str) -> tuple[Any, str]:
         core.get_filesystem_class(scheme)
     except ImportError as error:
         raise ModuleNotFoundError(
-            f"{uri} is read by a package that is not installed, or cannot be imported: {error}. Install that package."
+            f"{uri} is read by a package that is not installed, or cannot be imported: {sentence(error)} Install that "
+            "package."
         ) from error
     except ValueError as error:
         raise ValueError(

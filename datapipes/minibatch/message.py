@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.codec import Message, join_key, split_key
+from datapipes.base.errors import sentence
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.minibatch.block import Block
 from datapipes.minibatch.sparse_rows import SparseRows
@@ -56,7 +57,7 @@ def _place_of(key: str) -> _Place:
     try:
         parts = split_key(key)
     except ValueError as error:
-        raise ValueError(f"MiniBatch.from_message: {error}. Send only what to_message() made.") from error
+        raise ValueError(f"MiniBatch.from_message: {sentence(error)} Send only what to_message() made.") from error
     match parts:
         case [hop, str(part), *types] if part in HOP_PARTS and _is_hop(hop):
             return _Place(part, _type_in(key, part, types), "", int(hop[3:]))

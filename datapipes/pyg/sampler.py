@@ -18,6 +18,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_choice, check_int, check_within, shown
+from datapipes.base.errors import sentence
 from datapipes.base.log import users_frame
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.base.types import ends_of, of_type
@@ -330,7 +331,7 @@ def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, d
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"NeighborSampler: num_neighbors is {shown(num_neighbors)}, whose keys are no edge types (src, rel, dst): "
-            f"{error}. The graph has {edge_types or 'none'}; name these."
+            f"{sentence(error)} The graph has {edge_types or 'none'}; name these."
         ) from error
     if edge_types is None:
         if isinstance(made.values, dict):

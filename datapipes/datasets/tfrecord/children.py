@@ -40,6 +40,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from datapipes.base.errors import sentence
 from datapipes.base.log import logger
 from datapipes.datasets.tfrecord.data_loader import files_of
 from datapipes.datasets.tfrecord.entity_task import WHERE, EntityTask, Loaded, TFRecordLoadError, load_entity
@@ -161,7 +162,7 @@ class Child(ChildProcess):
             except (EOFError, ConnectionError):  # the process died before it had sent all
                 raise
             except (OSError, RuntimeError, ValueError) as error:  # raised here, for want of descriptors for example
-                self._fail(f"its result could not be taken over: {error}.")
+                self._fail(f"its result could not be taken over: {sentence(error)}")
 
     def _fail(self, how: str) -> None:
         place = f", at {self._place}" if self._place else ""
@@ -198,7 +199,7 @@ def _packed(task: EntityTask) -> Packed:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(
             f"{WHERE}: the loader or an object in the metadata cannot be pickled, so it cannot be passed on to a "
-            f"process: {error}. Define its class at the top of a module."
+            f"process: {sentence(error)} Define its class at the top of a module."
         ) from error
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from datapipes.base.checks import one_line, shown
 from datapipes.base.error_message import error_from_message, error_to_message
-from datapipes.base.errors import PeerDied, ServerUnavailable, add_note
+from datapipes.base.errors import PeerDied, ServerUnavailable, add_note, sentence
 from datapipes.base.records import Count, Form, from_json, plain, to_json, whole
 from datapipes.base.rng import MAX_EPOCH
 from datapipes.distributed.wire.arrow_message import Message
@@ -151,7 +151,7 @@ def told_from_message(record: type[_Record], where: str, message: Message) -> _R
     try:
         return from_json(record, "the answer", message.header, others=True)
     except ValueError as error:
-        raise BadMessage(f"{where}: {error}.") from error
+        raise BadMessage(f"{where}: {sentence(error)}") from error
 
 
 def made_to_message(request: MinibatchRequest, made: Made) -> Message:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.errors import sentence
 from datapipes.base.records import to_json
 from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.wire.arrow_message import Message, bytes_of
@@ -134,7 +135,7 @@ class Request(ABC, Generic[Answer]):
         try:
             return cls._read(message)
         except ValueError as error:
-            raise BadRequest(f"{where}: {error}.") from error
+            raise BadRequest(f"{where}: {sentence(error)}") from error
 
     @classmethod
     def _read(cls: type[Kind], message: Message) -> Kind:

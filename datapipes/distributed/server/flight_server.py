@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
+from datapipes.base.errors import sentence
 from datapipes.base.log import logger
 from datapipes.distributed.addresses import Address
 from datapipes.distributed.arrow import arrow_flight, note_server
@@ -70,7 +71,7 @@ def flight_server(where: str, service: GetService | PutService, address: Address
         server = kind(service, address.uri(tls=pem is not None), **secured)
     except Exception as error:  # of Arrow, which does not say why
         raise OSError(
-            f"{where}: cannot listen on {address}: {error}. Another program may have taken the port meanwhile."
+            f"{where}: cannot listen on {address}: {sentence(error)} Another program may have taken the port meanwhile."
         ) from error
     note_server(server)
     return server

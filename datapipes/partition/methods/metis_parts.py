@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datapipes import _core
-from datapipes.base.errors import needed
+from datapipes.base.errors import needed, sentence
 from datapipes.base.progress import Progress
 from datapipes.base.sizes import check_memory
 from datapipes.graph.graph import Graph
@@ -164,7 +164,7 @@ def _grow(memory: int, begin: int, num_bytes: int) -> None:
             os.posix_fallocate(memory, begin, num_bytes)
     except OSError as error:
         raise MemoryError(
-            f"Partitioner: the undirected graph for METIS needs {num_bytes} bytes: {error}. {_REMEDY}"
+            f"Partitioner: the undirected graph for METIS needs {num_bytes} bytes: {sentence(error)} {_REMEDY}"
         ) from error
 
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import torch
 
 from datapipes.base.checks import shown
+from datapipes.base.errors import sentence
 from datapipes.base.files import open_regular
 from datapipes.base.records import (
     OMITTED,
@@ -152,8 +153,8 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         content = with_own_hash({**header, **manifest.about, "files": files})
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"partition: {MANIFEST} cannot hold {shown(manifest.about)}: {error}. Give finite numbers, texts, lists "
-            "and dicts."
+            f"partition: {MANIFEST} cannot hold {shown(manifest.about)}: {sentence(error)} Give finite numbers, texts, "
+            "lists and dicts."
         ) from error
     if len(content) > MOST_BYTES:
         raise ValueError(
@@ -282,7 +283,7 @@ def check_hash(where: str, manifest: Manifest, name: str, file: BinaryIO) -> Non
     try:
         stored = hash_of_file(file.fileno(), size)
     except ValueError as error:
-        raise ValueError(f"{where}: {manifest.root / name} cannot be read: {error}. {REMEDY}") from error
+        raise ValueError(f"{where}: {manifest.root / name} cannot be read: {sentence(error)} {REMEDY}") from error
     if stored != digest:
         raise _other_hash(where, manifest.root / name)
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch.distributed
 
 from datapipes.base.checks import check_int, check_seconds, shown
-from datapipes.base.errors import text_of
+from datapipes.base.errors import sentence, text_of
 from datapipes.base.log import logger
 from datapipes.distributed.addresses import MOST_PORT, Address, Replicas, parse_address
 from datapipes.distributed.client.connection import Connection
@@ -337,7 +337,7 @@ def _refuse_unknown_host(place: Place) -> None:
         except OSError as error:
             if time.monotonic() > ends:
                 raise ValueError(
-                    f"{WHERE}: master_addr is {place.host!r}, and no machine of this name is known: {text_of(error)}. "
+                    f"{WHERE}: master_addr is {place.host!r}, and no machine of this name is known: {sentence(error)} "
                     "Give the name or the address of the machine of rank 0."
                 ) from None
         time.sleep(_LOOK_S)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import as_tensor
+from datapipes.base.errors import sentence
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
 from datapipes.base.threads import num_threads
 from datapipes.base.types import of_type
@@ -251,7 +252,8 @@ def _rows(slot: _Slot, group: Any, ids: Tensor) -> Any:
         except IndexError as error:
             raise IndexError(
                 f"NeighborLoader: found an id without a row in {slot.key}{of_type(group)} {list(value.shape)}: "
-                f"{error}. The loader samples the edges that it was built with; build a new loader for other data."
+                f"{sentence(error)} The loader samples the edges that it was built with; build a new loader for other "
+                "data."
             ) from error
     if isinstance(value, (list, tuple)):  # such as a name for each node, which PyG refuses
         return [value[place] for place in ids.tolist()]

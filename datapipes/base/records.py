@@ -68,10 +68,13 @@ def from_json(record: type[Record], name: str, value: Any, *, others: bool = Fal
         needed = [field for field, (_, is_omitted) in forms.items() if not is_omitted]
         may_have = [field for field in forms if field not in needed]
         more = f", and may have {may_have}" if may_have else ""
+        found = f"is {shown(value)}"
+        if value is values:
+            missing = [field for field in needed if field not in value]
+            found = f"has the fields {shown(sorted(value))}" + (f" and lacks {missing}" if missing else "")
         if not others and (unknown := values.keys() - forms.keys()):
             more += f"; {shown(sorted(unknown))} is unknown"
-        seen = sorted(value) if value is values else value
-        raise ValueError(f"{name} is {shown(seen)}, it must have {'at least' if others else 'exactly'} {needed}{more}")
+        raise ValueError(f"{name} {found}; it must have {'at least' if others else 'exactly'} {needed}{more}")
     return record(**{field: forms[field][0].read(field, values[field]) for field in names})
 
 

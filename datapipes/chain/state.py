@@ -132,10 +132,14 @@ def parse_state(root: StageBase, state: Any) -> Position:
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any], now: str) -> list[str]:
     """Return a text for each difference of two fingerprints. `now` is the verb before values of `current`, as "is"."""
     return [
-        f"{_name_of(key)} was {shown(saved.get(key, 'absent'))} and {now} {shown(current.get(key, 'absent'))}"
+        f"{_name_of(key)} was {_shown_of(saved, key)} and {now} {_shown_of(current, key)}"
         for key in sorted(saved.keys() | current.keys(), key=_name_of)
         if key not in saved or key not in current or not _same(saved[key], current[key])
     ]
+
+
+def _shown_of(fingerprint: Mapping[str, Any], key: str) -> str:
+    return shown(fingerprint[key]) if key in fingerprint else "absent"
 
 
 def _parse_ahead(where: str, seeds: SeedBase, ahead: Any, step: int) -> tuple[int, ...]:

@@ -206,9 +206,12 @@ def _numbers_of(edge_types: Iterable[EdgeType], features: Rows) -> dict[tuple[st
     for edge_type in edge_types:
         for i, number in enumerate(np.unique(features.get((edge_type, "reltype"), _NONE)).tolist()):
             key = (edge_type[0], number, edge_type[2])
-            if key in edge_types_of or i > 0:
-                fault = f"{edge_type} with the number {number} beside others"
-                raise DatasetFormatError.of("edge_reltype.csv.gz", fault, "one number of its own for each edge type")
+            if i > 0:
+                fault = f"several numbers for {edge_type}, {number} among them"
+                raise DatasetFormatError.of("edge_reltype.csv.gz", fault, "one number for each edge type")
+            if key in edge_types_of:
+                fault = f"the number {number} for {edge_types_of[key]} and for {edge_type}"
+                raise DatasetFormatError.of("edge_reltype.csv.gz", fault, "a number of its own for each edge type")
             edge_types_of[key] = edge_type
     return edge_types_of
 

@@ -136,8 +136,9 @@ def _fields(file: str, number: int, line: str) -> list[str]:
 def _one(path: Path, limit: int) -> int:
     table = read_table(path, columns=1, whole=True, most_bytes=MAX_NAMES_BYTES)
     if table.shape != (1, 1) or not 0 <= table[0, 0] <= limit:
-        fault = f"{len(table)} rows" if len(table) != 1 else f"the number {table[0, 0]}"
-        raise DatasetFormatError.of(path.name, fault, f"one number, of one graph, in [0, {limit}]")
+        fault = f"{len(table)} rows" if len(table) != 1 else f"{table[0, 0]}"
+        expected = f"a single number in [0, {limit}], since the data set is one graph"
+        raise DatasetFormatError.of(path.name, fault, expected)
     return int(table[0, 0])
 
 

@@ -450,7 +450,9 @@ def _dict_of(where: str, entries: list[Any]) -> dict[Any, Any]:
     for entry in entries:
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], (str, tuple)):
             raise ValueError(f"{where} has {shown(entry)} where a text or a tuple and its value must be.")
-        if not all(isinstance(part, str) for part in entry[0]) or entry[0] in values:
-            raise ValueError(f"{where} has the key {shown(entry[0])} twice, or it is no type.")
+        if not all(isinstance(part, str) for part in entry[0]):
+            raise ValueError(f"{where} has the key {shown(entry[0])}; a key must be a text or a tuple of texts.")
+        if entry[0] in values:
+            raise ValueError(f"{where} has the key {shown(entry[0])} twice.")
         values[entry[0]] = entry[1]
     return values

@@ -116,8 +116,8 @@ def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: 
     for key, num_asked in counts.items():
         if key not in facts.features:
             raise KeyError(
-                f"{where}: cache_by has {shown(key)}; the features are {shown([*facts.features])}. Count the accesses "
-                "of a loader that fetches these."
+                f"{where}: cache_by has counts for {shown(key)}, which is no feature of the store; it has "
+                f"{shown([*facts.features])}. Pass dp.count_accesses(loader), with a loader that fetches these."
             )
         domain, node_type, name = key
         if domain == "node":

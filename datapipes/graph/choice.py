@@ -191,7 +191,7 @@ UNIFORM = Choice()
 def _read(name: str, value: Any) -> Choice:
     kind = value.get("by") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in _CARRIED:
-        raise ValueError(f"{name} is {shown(value)}, it must be an object, by {' or '.join(sorted(_CARRIED))}")
+        raise ValueError(f"{name} is {shown(value)}, it must be an object whose 'by' is one of {sorted(_CARRIED)}")
     choice = from_json(_CARRIED[kind], name, {key: field for key, field in value.items() if key != "by"})
     choice.refuse_contradictions()
     return choice
@@ -292,8 +292,8 @@ class Chosen:
             else:
                 continue
             raise ValueError(
-                f"{where}: the {name} were {change} after the stage was built, which keeps arrays made of them. Build "
-                f"the stage again after the change.{more}"
+                f"{where}: the stage keeps arrays that it made of the {name} when it was built; since then they were "
+                f"{change}. Build the stage again.{more}"
             )
 
 

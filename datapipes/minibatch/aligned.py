@@ -208,11 +208,10 @@ def _named_by(stage: Named, path: tuple[Any, ...], key: Any, field: str, owners:
 
 def _misaligned(stage: Named, path: tuple[Any, ...], value: object, expected: str) -> ValueError:
     """Return the error for rows that differ in number from their owners."""
-    shown = list(value.shape) if isinstance(value, (Tensor, SparseRows)) else value
+    is_value = f"has the shape {list(value.shape)}" if isinstance(value, (Tensor, SparseRows)) else f"is {value}"
     return ValueError(
-        f"{stage.name}: returned a minibatch whose {_name_of(path)} ({shown}) and {expected} do not belong "
-        "together; they must have equally many rows. Change both in the same replace(), or set the outdated "
-        "field to None."
+        f"{stage.name}: returned a minibatch whose {_name_of(path)} {is_value}, beside {expected}; both must have the "
+        "same number of rows. Change both in the same replace(), or set the outdated field to None."
     )
 
 

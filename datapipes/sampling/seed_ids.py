@@ -179,9 +179,8 @@ def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tu
 def check_seeds(where: str, name: str, seeds: Any) -> Tensor:
     """Return `seeds`, which must be int32 or int64, [n] or [n, k], contiguous, in host memory."""
     if not isinstance(seeds, Tensor):
-        raise TypeError(
-            f"{where}: {name} must be a tensor, got {type(seeds).__name__}. Name one item 'seeds' in the ItemSet."
-        )
+        remedy = "Name one item 'seeds' in the ItemSet." if seeds is None else "Convert it with torch.as_tensor()."
+        raise TypeError(f"{where}: {name} must be a tensor, got {type(seeds).__name__}. {remedy}")
     if seeds.dtype not in INDEX_DTYPES:
         raise TypeError(
             f"{where}: {name} must be int32 or int64, got {dtype_name(seeds.dtype)}. {how_to_get_ids(seeds)}"

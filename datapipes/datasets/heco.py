@@ -95,7 +95,7 @@ def _whole(path: Path, limit: int, noun: str) -> np.ndarray:
 
 
 def _pairs(path: Path, num_papers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (papers, authors or subjects): the columns of a file of pairs.
+    """Return the two columns of a file of pairs: (papers, authors or subjects), int64 [num_pairs] each.
 
     The ids in the second column must be 0 .. n - 1 without gaps.
     """

@@ -42,7 +42,7 @@ class FileRefused(ValueError):
 
     Attributes:
         found, expected, remedy: texts for a message that names the file; without a remedy, another copy may help.
-        named: the unknown global for which the file was refused, if it was.
+        named: the unknown global because of which the file was refused; None if the reason is another.
     """
 
     def __init__(self, found: str, expected: str, remedy: str = "", named: str | None = None) -> None:
@@ -92,7 +92,7 @@ def _empty_dict(default: object = None) -> Items:
     return Items()
 
 
-ENCODE = Global("encode")  # of a text in latin-1, as Python 2's protocols write bytes; Reader bounds it
+ENCODE = Global("encode")  # encodes a text in latin-1: so Python 2's protocols write bytes; Reader bounds the length
 PLAIN: dict[tuple[str, str], Global] = {
     ("collections", "defaultdict"): Global("defaultdict", _empty_dict),
     **{(module, name): Global(name) for module in ("__builtin__", "builtins") for name in ("list", "dict")},
@@ -107,8 +107,8 @@ def parse_pickles(
 
     Args:
         content: the pickles, one after another; anything may follow.
-        allowed: {(module, name): Global} that they may name.
-        kind: the class that reads them; None for Reader.
+        allowed: {(module, name): Global}, the globals that pickles may name.
+        kind: the class that reads the pickles; None for Reader.
     Raises:
         FileRefused: A pickle is broken or hostile, or holds something else.
     """
@@ -279,5 +279,5 @@ class Reader:
 
 
 def kind_of(value: object) -> str:
-    """Return the name of the class of a value that a Reader made, for a message; its repr might never end."""
+    """Return how messages name a value that a Reader made: by its class, since a repr might never end."""
     return type(value).__name__.lstrip("_")

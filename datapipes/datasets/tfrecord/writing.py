@@ -31,7 +31,7 @@ __all__ = ["write_tf_records"]
 _WHERE = "write_tf_records"
 _MOST_FILES = 99_999  # their names have five digits
 _BATCH_BYTES = 2**22  # of the arrays that encode some rows at once
-_BYTES_OF_INT, _BYTES_OF_FLOAT, _BYTES_OF_KEY = 100, 8, 64  # at most, in these arrays: a varint takes ten numbers
+_BYTES_OF_INT, _BYTES_OF_FLOAT, _BYTES_OF_KEY = 100, 8, 64  # the most bytes of a value or key in these arrays
 
 
 def write_tf_records(
@@ -159,7 +159,7 @@ def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
     """Return the records of all rows, one after the other.
 
     Args:
-        columns: (key, values) each; values are int64 or float32 [rows, values of a row].
+        columns: pairs (key, values); values are int64 or float32 [rows, values of a row].
     """
     num_rows = len(columns[0][1])
     entries = [piece for key, values in columns for piece in _entry(key, values)]

@@ -48,7 +48,7 @@ _NO_LABEL = -1
 
 
 def is_by_name(folder: Path) -> bool:
-    """Return whether a folder holds files or a folder named "edges" or "nodes"."""
+    """Return whether a folder has a subfolder "edges" or "nodes", or a file of these names, such as edges.csv."""
     return folder.is_dir() and any(_named(folder, name) for name in ("edges", "nodes"))
 
 
@@ -156,7 +156,7 @@ class _Nodes:
         self._items: dict[Any, dict[str, ItemSet]] = {}
 
     def add(self, node_type: Any, path: Path) -> None:
-        """Read from a file its column names, its number of rows, and its labels and sets of items."""
+        """Read the column names, the number of rows, the labels and the sets of items of one file."""
         kind, name = _format_of(path), str(path.relative_to(self._folder))
         if kind == "numpy":
             count, names = NpyRows(WHERE, path).shape[0], [_stem(path)]

@@ -54,13 +54,13 @@ class Dataset:
     Attributes:
         name: the name used in messages.
         graph: the graph to sample from, with or without types.
-        features: features by key ("node" or "edge", type or None, name).
+        features: the feature store; its keys are ("node" or "edge", type or None, name).
         train_set, validation_set, test_set: the seeds of the task with their values, as `task` says; each set is a
             HeteroItemSet by type if the graph has types. A set leaves out types without items; a set without any items
             has all types.
         num_classes: labels are in [0, num_classes); 0 if the task has no classes.
         class_names: a name for each class; numbers as text if the files name none.
-        normalize_features, largest_component: what `open` did to the files; the repr shows both.
+        normalize_features, largest_component: whether `open` was told to do this; the repr shows both.
         task: one of these. In each, "timestamps", if present, are the times of the seeds.
             "node_classification": seeds are nodes; labels int64 [n] are classes, or [n, k] for k tasks of two classes.
             "node_regression": seeds are nodes; labels are float32 [n] or [n, k].

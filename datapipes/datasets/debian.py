@@ -141,11 +141,11 @@ def read_debian_relations() -> RawHeteroDataset:
         provides, and that at least two packages name. Sources and virtual names have no features.
 
         Edges: each of `RELATIONS` has the types ("package", relation, "package") and ("package", relation, "virtual"),
-        from the package whose stanza has the relation to the package or name in it. ("package", "built_from",
-        "source") has one edge for each package. ("package", "built_using", "source") leads to sources whose code is in
-        the package. Each edge type has an inverse, "rev_" + relation, with the edges in the same order. Forward edges
-        are sorted by (destination, source), without repeats; depends includes pre_depends and has the edges of the
-        homogeneous graph.
+        from the package whose stanza has the relation to each package or name that the relation lists. ("package",
+        "built_from", "source") has one edge for each package. ("package", "built_using", "source") leads to sources
+        whose code is in the package. Each edge type has an inverse, "rev_" + relation, with the edges in the same
+        order. Forward edges are sorted by (destination, source), without repeats; depends includes pre_depends and has
+        the edges of the homogeneous graph.
 
         Words and split of "package" are as in `read_debian_packages`. Packages without a section are in no part of the
         split.

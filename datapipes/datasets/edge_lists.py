@@ -30,7 +30,7 @@ from datapipes.datasets.text import read_table, text_lines
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
 _EDGE_BYTES = 72  # memory of an edge besides its row in the table: id, feature, item, and its entries in two graphs
-MAX_ID = 2**53  # a float64 cannot tell larger neighbors apart
+MAX_ID = 2**53  # a float64 does not hold every larger whole number
 
 _SUFFIXES = (".txt", ".txt.gz", ".csv", ".csv.gz")
 _ENDS = ("src", "dst")

@@ -4,7 +4,7 @@ The folder holds pairs of ids "paper author" in pa.txt and "paper subject" in ps
 (CSR as scipy saves it), the class of each paper in labels.npy, and three splits: {train,val,test}_{20,40,60}.npy, for
 20, 40 and 60 labels of each class.
 
-Invariant: nothing is unpickled; every id is below the number of its nodes, and no author or subject is without a paper.
+Invariant: nothing is unpickled; every id is a node of its type, and no author or subject is without a paper.
 Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile, or that do not fit each other.
 """
 

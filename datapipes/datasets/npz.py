@@ -145,7 +145,7 @@ class NpzArrays:
         return npy_array(self.file, f"array {key!r}", content)
 
     def numbers(self, key: str, kinds: str, num_dimensions: int) -> np.ndarray:
-        """Return one array after a check: `dtype.kind` is in `kinds`, `ndim` is as given, floats are finite."""
+        """Return one array after a check: `dtype.kind` is in `kinds`, `ndim` is `num_dimensions`, floats are finite."""
         array = self.get(key)
         if array.dtype.kind not in kinds or array.ndim != num_dimensions:
             words = {"b": "bool", "i": "int", "u": "unsigned int", "f": "float", "U": "text"}

@@ -174,7 +174,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 def _read_triple_split(
     folder: Path, edge_types: Iterable[EdgeType], edge_features: Rows, num_nodes: Mapping[Any, int]
 ) -> _Split:
-    """Return the items of train, validation and test by edge type.
+    """Return (train, validation, test), each {edge type: items}.
 
     Args:
         folder: Holds {train,valid,test}.pt, each a dict. For each of n triples, head_type and tail_type have a text;
@@ -262,7 +262,7 @@ _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
 
 
 def _read_link_split(folder: Path, edges: Mapping[Any, np.ndarray], _: Rows, num_nodes: Mapping[Any, int]) -> _Split:
-    """Return the items of train, validation and test for a graph without types.
+    """Return (train, validation, test), each {None: items}, for a graph without types.
 
     A file has the keys edge [n, 2] and edge_neg [m, 2]; or source_node [n], target_node [n] and target_node_neg [n, k],
     k negative destinations for each source.

@@ -3,7 +3,7 @@
 Invariant: every end of an edge is a node of its type; every node and edge has one row of each feature. A name in the
 files never leads outside the folder. Refused with `DatasetFormatError`: files that break this, and several graphs.
 
-OGB keeps the settings in its package, not in the files. Here they come from the first of these that exists:
+OGB keeps the settings in its package, not in the files. Here they are taken from the first of these that exists:
 
 1. a file master.csv in the folder of the data set, in OGB's layout: a column for each data set, a row for each setting;
 2. `PUBLISHED`, the settings of OGB's own data sets, by the name of the folder or the name in its release note;

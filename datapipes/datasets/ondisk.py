@@ -161,7 +161,7 @@ def read_ondisk(path: Path) -> Dataset:
     described, tasks = described_by_name(path)
     graph = graph_of(described, index_dtype="auto", force=None, verify=False)._without_edge_ids()
     features = _features(described, graph, by_position=False)
-    for domain, kind, name in described.attributes:  # columns of the tables of edges, in the order of the graph
+    for domain, kind, name in described.attributes:  # columns of edge tables: like edge ids, in the order of the graph
         features[domain, kind, name] = TensorFeature(graph.relation(kind).edge_attributes[name])
     return _dataset(described, graph, features, tasks)
 

@@ -62,7 +62,7 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
             even if files have changed.
         verify: compare the digests of all files, and of the graph, with the recorded ones.
     Raises:
-        DatasetFormatError: The files hold no such graph.
+        DatasetFormatError: A file does not hold what `described` says.
         OSError: The folder cannot be written to, or the disk is full. No half graph is left.
     """
     place = described.folder.joinpath(*FOLDER)

@@ -1,4 +1,5 @@
-"""A data set as it is in its files: plain numpy arrays, checked once. Every reader returns one of two classes.
+"""A data set as it is in its files: plain numpy arrays, checked once. Readers return one of two classes (only ondisk.py
+returns a Dataset).
 
 `RawDataset` is a graph without types whose nodes have classes. `RawHeteroDataset` (raw_hetero.py) is a graph with
 types, or a task on edges. Graphs, feature stores and item sets are built from these two classes. This module also holds
@@ -162,7 +163,7 @@ def content_of(path: Path, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
 
 
 def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Return the edges of the undirected simple graph of the given edges, each in both directions.
+    """Return the given edges and their inverses, as the edges of an undirected simple graph.
 
     Args:
         sources: int64[n], each in [0, num_nodes).

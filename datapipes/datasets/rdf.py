@@ -154,7 +154,7 @@ def _labelled(label: str | None) -> str:
 def _read_labels(path: Path) -> tuple[dict[str, str], str]:
     """Return ({entity: label}, name of the label column) of a file.
 
-    Its header names the columns, in any order: the entity, its label, and perhaps an id.
+    The header of the file names the columns, in any order: the entity, its label, and perhaps an id.
     """
     lines = text_lines(path, MAX_SPLIT_BYTES)
     _, header = next(lines, (0, ""))

@@ -1,5 +1,5 @@
-"""Sort edges that do not fit into memory by destination: first into buckets of successive destinations, then each
-bucket.
+"""Sort edges by destination, also if memory cannot hold them: first into buckets of successive destinations, then
+each bucket.
 
 The edges of a bucket stay in the order in which they were added. So a bucket that is read and sorted stably by
 destination gives successive edges of the graph. A bucket that is too large for memory is cut into buckets again; the
@@ -26,9 +26,9 @@ from datapipes.graph.checks import MAX_NODES
 from datapipes.graph.npy import to_numpy
 from datapipes.ingest.edge_chunks import Column
 
-_MOST_BUCKETS = 256  # this many write streams fit the cache
+_MOST_BUCKETS = 256  # the write streams of so many buckets fit the cache
 _BUFFER_BYTES = 2**20  # of writes; most pieces are smaller
-_NODE_BYTES, _FEW_NODES = 24, 4096  # memory a node of a bucket: offsets, degrees, positions; so few nodes always fit
+_NODE_BYTES, _FEW_NODES = 24, 4096  # of a bucket: bytes for each node (offset, degree, position); nodes that always fit
 _SORT_BYTES = 24  # memory of the kernel for each edge, besides its ends: the order, and the bucket being sorted
 
 
@@ -43,7 +43,7 @@ class SortedEdges(NamedTuple):
 
 
 class Buckets:
-    """Edges, grouped by ranges of destinations. They are in memory; `most_bytes` of edges or more go to a file.
+    """Edges, grouped by ranges of destinations. They are in memory, and go to a file when memory is full.
 
     Args:
         file: where edges are written; file and folder are made at the first write.
@@ -131,7 +131,7 @@ class Buckets:
         self._end += indptr.nbytes + int(indptr[-1]) * self.edge_bytes
 
     def take_written(self, num_edges: int) -> None:
-        """Take over the first `num_edges` edges of the file that a killed process left; overwrite its later edges.
+        """Take over the first `num_edges` edges of a killed process's file. Writes will overwrite the edges after them.
 
         Raises:
             OSError, ValueError: The file does not have these edges.

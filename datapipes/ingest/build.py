@@ -50,7 +50,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Wanted(NamedTuple):
-    """The arguments of CSCGraph.build or HeteroCSCGraph.build, by type; the types of a CSCGraph are None."""
+    """The arguments of CSCGraph.build or HeteroCSCGraph.build. Dicts are by type; a CSCGraph has the only type None."""
 
     edges: Mapping[Any, Any]
     num_nodes: Mapping[Any, int]
@@ -146,7 +146,7 @@ def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping
 
 @dataclass
 class _Saved:
-    """What state.json says of an edge type: how many edges are in files, and whether these are all."""
+    """What state.json says of an edge type: how many edges are in files, and whether no edges are missing there."""
 
     edges: int = 0
     digests: list[str] = field(default_factory=list)  # of the chunks, if the edges have no source files
@@ -226,7 +226,7 @@ class _State:
 
     Attributes:
         folder: the hidden folder of the build.
-        built_of: a digest of the request and the identities of the sources; None if some edges have no source files.
+        built_of: a digest of the request and the identities of the sources; None if a source has no identity.
     """
 
     def __init__(self, where: str, most_bytes: int, relations: Sequence[_Relation]) -> None:
@@ -243,7 +243,7 @@ class _State:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of the edges of all relations that are in memory."""
+        """The bytes of the edges in memory, of all relations together."""
         return sum(relation.buckets.held_bytes for relation in self.relations if relation.buckets is not None)
 
     def chunk_edges(self, relation: _Relation) -> int:

@@ -1,5 +1,5 @@
-"""The edges of one type in chunks, in the order of their ids, from any source: arrays, .npy files, raw pairs, folders
-of these, tables, an iterator. `edge_source` recognises the source; build.py reads it.
+"""Read the edges of one type in chunks, in the order of their ids, from any source: arrays, .npy files, raw pairs,
+tables, folders of such files, an iterator. `edge_source` recognises the source; build.py reads the chunks.
 
 No source has more than one chunk in memory, except arrays that are in memory already. A source of files names the files
 by `identity`, so that the next build after a kill does not read edges again that the killed build has written.

@@ -2,9 +2,9 @@
 
 A pickle is a program. Python's own unpickler would run it; this module does not use it:
 
-- `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses any other.
-- It accepts the globals (functions and classes) that its caller lists, and refuses any other, naming it.
-- For each of these globals this package has a stand-in, so not even the unpickling code of numpy, scipy or torch runs.
+- `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses other instructions.
+- `Reader` accepts the globals (functions and classes) that its caller lists. It refuses any other global by name.
+- For each global this package has a stand-in, so not even the unpickling code of numpy, scipy or torch runs.
   The callers check the state of stand-ins when they make arrays or tensors of them.
 - A dict becomes a list of pairs, `Items`. Hashing keys that the file chose could take quadratic time, or never end
   for tuples of tuples. For the same reason values are never compared, nor written into a message.
@@ -92,7 +92,7 @@ def _empty_dict(default: object = None) -> Items:
     return Items()
 
 
-ENCODE = Global("encode")  # encodes a text in latin-1: so Python 2's protocols write bytes; Reader bounds the length
+ENCODE = Global("encode")  # of a text in latin-1: bytes are written this way in Python 2's protocols; Reader bounds it
 PLAIN: dict[tuple[str, str], Global] = {
     ("collections", "defaultdict"): Global("defaultdict", _empty_dict),
     **{(module, name): Global(name) for module in ("__builtin__", "builtins") for name in ("list", "dict")},

@@ -2,10 +2,10 @@
 
 A file is fetched in blocks while it is read, and never stored on this machine: copies would need disk space for all
 files, and would have to be removed after a kill. So reading a file twice fetches it twice. Size and version (an etag, a
-checksum or a time, as the store has it) are checked before and after each reading; a change is an error.
+checksum or a time, whichever the store has) are checked before and after each reading; a change is an error.
 
-Credentials, timeouts and retries are options of fsspec's file systems, in fsspec's configuration, by scheme. Nothing
-here retries. Whatever a store raises becomes an OSError.
+Credentials, timeouts and retries are options of fsspec's file systems; fsspec's configuration sets them for each
+scheme. Nothing here retries. Whatever a store raises becomes an OSError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from datapipes.base.files import open_regular
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOCAL = "file://"
-_BLOCK_BYTES = 2**23  # fetched at once; an open file holds two of them at most
+_BLOCK_BYTES = 2**23  # fetched at once; an open file has at most two such blocks in memory
 _MOST_TEXT = 300  # characters of the message of a store
 _VERSIONS = (  # keys of a store's file information that change with the content; lower case, letters only
     *("etag", "generation", "versionid", "checksum", "digest", "md5", "md5hash", "contentmd5", "crc32c"),
@@ -212,7 +212,7 @@ def files_in(where: str, uri: str) -> list[RemoteFile]:
 def files_at(where: str, uri: str) -> list[RemoteFile]:
     """Return the file at a URI, or the files of a folder whose names do not begin with "." or "_", sorted by name.
 
-    HTTP has no folders: a URI that ends in "/" counts as a folder, any other as a file.
+    HTTP has no folders: a URI that ends in "/" is taken for a folder, any other URI for a file.
 
     Raises:
         The errors of `files_in`.

@@ -1,7 +1,8 @@
 """Read Parquet or CSV files, local or at URIs, as one table of numbers, with pyarrow.
 
-Rows are in the order of the file names, and within a file in its order. pyarrow reads files at URIs through
-`RemoteFile`, so only the parts that it reads are fetched. A file at a URI that changes while it is read is an error.
+Rows are in the order of the file names; rows of one file keep their order. pyarrow reads files at URIs through
+`RemoteFile`, so only the parts that pyarrow reads are fetched. A file at a URI that changes while it is read is an
+error.
 
 All files have the columns of the first file, in any order; either all CSV files have a header or none has. This is
 checked before any row is read. A CSV file with only a header, or without any bytes, has no rows. If all CSV files are
@@ -56,7 +57,7 @@ class TableFiles:
 
     Args:
         where: how messages begin.
-        path: a file, or a folder of files; if `files` are given, how messages name them.
+        path: a file, or a folder of files. If `files` are given, `path` is how messages name them.
         kind: the suffix of `files`, one of TABLES.
     Attributes:
         names: the names of the columns.
@@ -167,7 +168,7 @@ class TableFiles:
             return self._data.to_table()
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
-        """Yield the columns `names` in pyarrow batches of up to `most` rows; few more rows are in memory.
+        """Yield the columns `names` in pyarrow batches of up to `most` rows; few rows beyond a batch are in memory.
 
         Raises:
             The errors of TableFiles. Also ValueError: A file at a URI has changed.

@@ -57,7 +57,7 @@ from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.start import Context, context_of, prepare_server, require_descriptors
 
 LOOK_S = 0.1  # seconds between two checks that processes live and that loading may go on
-GRACE_S = 0.25  # seconds after the first failure in which others may report theirs
+GRACE_S = 0.25  # seconds after the first failure in which other processes may report failures
 END_S = 0.5  # seconds that a process may take to end after a signal
 _REMEDY = "run it in a notebook or by `python -c`."
 

@@ -44,7 +44,7 @@ class TFDatasetOptions:
             buffer of a reading thread begins with 256 KiB, or file_buffer_size if less, and doubles for longer records;
             while it doubles, the old buffer is in memory too.
         deterministic: no effect. Rows are always in the order of the records, file after file, sorted by name.
-        use_interleave: read with as many threads as torch uses (`torch.get_num_threads()`), one file in each.
+        use_interleave: read with as many threads as torch uses (`torch.get_num_threads()`), each one file at a time.
         num_parallel_file_reads: number of threads if `use_interleave` is False. With True only the default is allowed,
             since the number would have no effect.
         ram_budget_multiplier: share of the memory that TensorFlow may use for its buffers. Here a thread has one
@@ -158,7 +158,7 @@ def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files:
 def _tables(
     where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec], num_records: int
 ) -> tuple[LoadedEntityTensors, list[Table]]:
-    """Return (loaded, tables): tensors with room for all records, and the tables that write records to the tensors.
+    """Return (loaded, tables): tensors with room for all records, and the tables through which records are written.
 
     Without records there are no tables.
 
@@ -248,7 +248,7 @@ class TFRecordDataLoader:
             FileNotFoundError: There is no folder, or no file in it matches the pattern.
             OSError: A file cannot be read.
             DatasetFormatError: A file is damaged, ends too early, has changed while it was read, or has a record that
-                does not fit the info. The message names file, record and byte; records count from 0.
+                does not fit the info. The message names file, record and byte; records are numbered from 0.
             MemoryError: Too little memory is left for the result.
             ModuleNotFoundError: The folder is a URI, and the package that reads it is not installed.
         """

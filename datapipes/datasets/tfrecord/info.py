@@ -1,4 +1,4 @@
-"""The requests to load TFRecords: files and keys of one entity (SerializedTFRecordInfo), and entities of a graph."""
+"""What to load from TFRecords: SerializedTFRecordInfo for one entity, SerializedGraphMetadata for a whole graph."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def load_torch_tensors_from_tf_record(
         should_load_tensors_in_parallel: True: all entities are loaded at once, and share the threads of torch in
             proportion to the bytes of their files. False: edges, nodes, positive and negative labels are loaded one
             after another, each with all threads.
-        rank: the rank of this process, for log and errors. If torch.distributed has several, it gives the rank.
+        rank: the rank of this process, for log and errors. If torch.distributed has several ranks, `rank` is ignored.
         node_tf_dataset_options: how the records of nodes are read.
         edge_tf_dataset_options: how the records of edges and of labels are read.
         weight_edge_feat_name: a feature key with one value in each record. It becomes `edge_weights`, and is left out

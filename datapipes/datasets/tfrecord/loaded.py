@@ -32,9 +32,9 @@ __all__ = ["DEFAULT_HOMOGENEOUS_EDGE_TYPE", "DEFAULT_HOMOGENEOUS_NODE_TYPE", "Lo
 _ByNode = Tensor | dict[NodeType, Tensor]
 _ByEdge = Tensor | dict[EdgeType, Tensor]
 
-#: The node type under which a graph without types is stored.
+#: The node type of a graph without types, where a type is needed.
 DEFAULT_HOMOGENEOUS_NODE_TYPE: NodeType = "default_homogeneous_node_type"
-#: The edge type under which a graph without types is stored.
+#: The edge type of a graph without types, where a type is needed.
 DEFAULT_HOMOGENEOUS_EDGE_TYPE: EdgeType = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "to", DEFAULT_HOMOGENEOUS_NODE_TYPE)
 
 
@@ -304,7 +304,7 @@ def _in_order(
 def _check_pairs(name: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mapping[Any, int]) -> None:
     """Check that both ends of each edge are nodes of their types.
 
-    `pairs` is [2, E]: sources in row 0, destinations in row 1. `ends` are the types of both.
+    `pairs` is [2, E]: sources in row 0, destinations in row 1. `ends` is (source type, destination type).
 
     Raises:
         ValueError: No nodes of a type were loaded.

@@ -47,7 +47,7 @@ def write_tf_records(
         folder: a local folder, which must be missing or empty.
         columns: {key: values}, tensors or arrays [n] or [n, k] in host memory, all of the same n. Integers become lists
             of int64. Floats become lists of float32: float64 is rounded.
-        num_files: 1 to 99,999. More files than rows are allowed; some then have no records.
+        num_files: 1 to 99,999. More files than rows are allowed; some files then have no records.
         compress: pack the files by gzip.
     Raises:
         TypeError, ValueError: An argument is not allowed; the message names it. Or an integer is above the largest
@@ -147,7 +147,7 @@ _MASK_DELTA = 0xA282EAD8  # of the CRCs that records store
 class _Piece:
     """Some bytes of each row: `data` is uint8 [rows, width], or [1, width] if all rows are equal.
 
-    `mask` says which of these bytes a row has (None: all), `lengths` how many.
+    `mask` says which of these bytes a row has (None: all of them), `lengths` how many it has.
     """
 
     data: _Bytes

@@ -57,9 +57,9 @@ def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype:
 
 
 def shared_tensor(tensor: Tensor, who: str) -> Tensor:
-    """Return a dense tensor in shared memory: `tensor` itself if it is in shared memory already, otherwise a copy.
+    """Return a dense tensor in shared memory: `tensor` itself if it is in a memfd already, otherwise a copy.
 
-    A tensor that came through torch.multiprocessing is in shared memory too, so it is not copied.
+    A tensor in a memfd stays in it when torch.multiprocessing passes it on. Shared memory that torch made is copied.
 
     Raises:
         MemoryError, OSError: As for `shared_empty`.

@@ -8,9 +8,14 @@
 | `nodes/NAME.npy`, `nodes/TYPE/NAME.npy` | an array with a row for each node: the feature NAME |
 
 Edges are the columns "src" and "dst", or the only two columns; further columns are attributes. Each column of a node
-table is a feature, except: "id", "node_id" or "node", the node id of the row, from 0 on in any order; "label"; "split",
-with "train", "valid", "test" or nothing; or "train_mask", "val_mask" and "test_mask", with 0 and 1. All columns except
-"split" hold numbers. Labels and sets of a type are in one table; no array has one of these names.
+table is a feature, except these:
+
+* "id", "node_id" or "node": the node id of each row; ids are 0, 1, ... in any order.
+* "label": the label of each node.
+* "split", with "train", "valid", "test" or nothing; or instead "train_mask", "val_mask" and "test_mask", with 0 and 1.
+
+All columns except "split" hold numbers. One table has the labels and the sets of a type. An array must not be named
+like a column of this list.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from datapipes.ingest.table_files import TableFiles, suffix_of
 from datapipes.seeds import ItemSet
 
 _FORMATS = {".npy": "numpy", **TABLE_SUFFIXES}
-_BETWEEN = "__"  # of the names of an edge type
+_BETWEEN = "__"  # separates the three names of an edge type
 _SPLITS = dict(zip(SETS, (("train",), ("valid", "validation", "val"), ("test",)), strict=True))
 _IDS, _LABEL, _SPLIT = ("id", "node_id", "node"), "label", "split"
 _NO_FEATURES = {*_IDS, _LABEL, _SPLIT, *MASKS.values()}
@@ -43,7 +48,7 @@ _NO_LABEL = -1
 
 
 def is_by_name(folder: Path) -> bool:
-    """Return whether a folder holds files or a folder named "edges" or "nodes"."""
+    """Return whether a folder has a subfolder "edges" or "nodes", or a file of these names, such as edges.csv."""
     return folder.is_dir() and any(_named(folder, name) for name in ("edges", "nodes"))
 
 
@@ -54,7 +59,7 @@ def _named(folder: Path, name: str) -> list[Path]:
 
 
 def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
-    """Return (Description of the folder, tasks of its node tables); there is one task, or none.
+    """Return (Description of the folder, tasks of its node tables). The list of tasks has one task, or none.
 
     Raises:
         DatasetFormatError: The files contradict each other, or no file says how many nodes a type has.
@@ -86,7 +91,7 @@ def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the sorted files of a folder, without those that begin with "." or "_"; or [path] for a file."""
+    """Return the sorted paths in a folder, without names that begin with "." or "_". For a file, return [path]."""
     return sorted(part for part in path.iterdir() if part.name[0] not in "._") if path.is_dir() else [path]
 
 
@@ -116,7 +121,7 @@ def _edges(path: Path) -> list[dict[str, Any]]:
 
 
 def _further_columns(path: Path) -> list[str]:
-    """Return the columns of an edge table other than "src" and "dst"; [] without columns of these names."""
+    """Return the columns of an edge table other than "src" and "dst"; [] if the table lacks "src" or "dst"."""
     names = TableFiles(WHERE, path).names
     return [name for name in names if name not in ("src", "dst")] if {"src", "dst"} <= {*names} else []
 
@@ -151,7 +156,7 @@ class _Nodes:
         self._items: dict[Any, dict[str, ItemSet]] = {}
 
     def add(self, node_type: Any, path: Path) -> None:
-        """Read from a file its column names, its number of rows, and its labels and sets of items."""
+        """Read the column names, the number of rows, the labels and the sets of items of one file."""
         kind, name = _format_of(path), str(path.relative_to(self._folder))
         if kind == "numpy":
             count, names = NpyRows(WHERE, path).shape[0], [_stem(path)]
@@ -208,7 +213,7 @@ def _items_of(table: TableFiles) -> dict[str, ItemSet]:
 
 
 def _places_of(table: TableFiles) -> dict[str, Tensor]:
-    """Return {set name: mask of its nodes, bool [num_nodes]}; without a column of sets all nodes are in train."""
+    """Return {set name: mask of its nodes, bool [num_nodes]}. Without "split" and masks, all nodes are in train."""
     masks = {name: mask for name, mask in MASKS.items() if mask in table.names}
     nowhere = torch.zeros(table.num_rows, dtype=torch.bool)
     if not masks:

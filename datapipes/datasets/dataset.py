@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "Task"]
 
 MASKS = {"train_set": "train_mask", "validation_set": "val_mask", "test_set": "test_mask"}  # PyG's names
-_MOST_TYPES = 32  # that `describe` shows
+_MOST_TYPES = 32  # `describe` shows no more types
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,24 +54,26 @@ class Dataset:
     Attributes:
         name: the name used in messages.
         graph: the graph to sample from, with or without types.
-        features: features by key ("node" or "edge", type or None, name).
+        features: the feature store; its keys are ("node" or "edge", type or None, name).
         train_set, validation_set, test_set: the seeds of the task with their values, as `task` says; each set is a
             HeteroItemSet by type if the graph has types. A set leaves out types without items; a set without any items
             has all types.
         num_classes: labels are in [0, num_classes); 0 if the task has no classes.
         class_names: a name for each class; numbers as text if the files name none.
-        normalize_features, largest_component: what `open` did to the files; the repr shows both.
-        task: "node_classification": seeds are nodes, labels int64 [n] are classes, or [n, k] for k tasks of two
-            classes. "node_regression": seeds are nodes, labels float32 [n] or [n, k]. "all_nodes": seeds are nodes,
-            without labels. "link_prediction": seeds are pairs [n, 2]; labels are 1 for an edge that exists and 0 for
-            a negative edge; without labels all edges exist; seeds with equal "indexes" are ranked together.
-            "edge_regression": seeds are edges [n, 2], labels float32 [n]. "edge_classification": seeds are edges
-            [n, 2], labels int64 [n] are classes. "timestamps", if present, are the times of the seeds.
-        training_graph: the graph with the edges that are known in training: for a temporal edge list the edges of
-            `train_set`, otherwise `graph` itself.
+        normalize_features, largest_component: whether `open` was told to do this; the repr shows both.
+        task: one of these. In each, "timestamps", if present, are the times of the seeds.
+            "node_classification": seeds are nodes; labels int64 [n] are classes, or [n, k] for k tasks of two classes.
+            "node_regression": seeds are nodes; labels are float32 [n] or [n, k].
+            "all_nodes": seeds are nodes, without labels.
+            "link_prediction": seeds are pairs [n, 2]. Labels are 1 for an edge that exists, 0 for a negative edge;
+            without labels all seeds are edges that exist. Seeds with equal "indexes" are ranked together.
+            "edge_regression": seeds are edges [n, 2]; labels are float32 [n].
+            "edge_classification": seeds are edges [n, 2]; labels int64 [n] are classes.
+        training_graph: the graph with the edges that are known in training. For a temporal edge list these are the
+            edges of `train_set`; otherwise it is `graph` itself.
         node_names: {type: one name for each node}, for types that have names in the files.
         tasks: all tasks of the folder (see OnDiskDataset); the fields above are those of the first task.
-        metadata: {feature key: {name: value} of further fields in the folder}.
+        metadata: {feature key: {name: value}}, the further fields of a feature in the folder's YAML.
     """
 
     name: str
@@ -85,9 +87,9 @@ class Dataset:
     normalize_features: bool = False
     largest_component: bool = False
     task: str = "node_classification"
-    training_graph: CSCGraph | HeteroCSCGraph = None  # type: ignore[assignment]  # __post_init__ puts in `graph`
+    training_graph: CSCGraph | HeteroCSCGraph = None  # type: ignore[assignment]  # None becomes `graph`
     node_names: Mapping[NodeType | None, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    tasks: tuple[Task, ...] = field(default=None, repr=False)  # type: ignore[arg-type]  # likewise
+    tasks: tuple[Task, ...] = field(default=None, repr=False)  # type: ignore[arg-type]  # None: one Task
     metadata: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +118,7 @@ class Dataset:
 
         | in `data` | here |
         |---|---|
-        | `edge_index` | `graph`, for a HeteroData with types; the id of an edge is its column |
+        | `edge_index` | `graph`, with types for a HeteroData; the id of an edge is its column |
         | `x`, `edge_attr`, if they exist | the features "x" of nodes and "edge_attr" of edges |
         | `train_mask`, `val_mask`, `test_mask`: bool [num_nodes] | the item sets; the last two may be missing |
         | `y`: integers [num_nodes] or [num_nodes, k] | labels, int64; the task is "node_classification" |
@@ -126,7 +128,7 @@ class Dataset:
         Types of nodes without `train_mask` have no seeds; their `y` and masks stay attributes.
 
         Raises:
-            ValueError: `edge_index`, `train_mask` or `y` is missing, or of another shape or dtype; the message says it.
+            ValueError: `edge_index`, `train_mask` or `y` is missing, or has another shape or dtype.
         """
         return cls(name=name, **_fields_of_pyg(data))
 
@@ -220,7 +222,7 @@ def graph_of_edges(
 
 
 def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:
-    """Return the item sets of all types as one HeteroItemSet; the set of the type None is returned as it is.
+    """Return {type: item set} as one HeteroItemSet; without types, return the item set of the type None as it is.
 
     Types without items are left out, since a sampler would refuse them. If no type has items, all types stay.
     """
@@ -228,7 +230,7 @@ def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:
 
 
 def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
-    """Return (the other items, a random `share` of the items), both in their old order."""
+    """Return (items that stay, items that are drawn), both in their old order. A random `share` is drawn."""
     order = _core.permutation_at(len(items), _core.hop_key(seed, 0, 0, 0, 0, 0), 0, len(items))
     count = round(share * len(items))
     first, second = (torch.from_numpy(np.sort(places)) for places in (order[count:], order[:count]))

@@ -95,7 +95,7 @@ def read_packages(content: bytes, direction: str) -> RawDataset:
 
 
 def _contains(edge_index: np.ndarray, ends: tuple[np.ndarray, np.ndarray], num_nodes: int) -> np.ndarray:
-    """Return whether each edge is one of the pairs in `ends`, (sources, destinations), as bool[num_edges]."""
+    """Return bool[num_edges]: whether each edge is a pair of `ends`, which is (sources, destinations)."""
     return np.isin(edge_index[1] * num_nodes + edge_index[0], ends[1] * num_nodes + ends[0])
 
 
@@ -114,7 +114,7 @@ def read_rows(arrays: NpzArrays, prefix: str, num_rows: int, num_columns: int) -
 
 
 def _padded(rows: np.ndarray, columns: np.ndarray, num_rows: int, padding: int) -> np.ndarray:
-    """Return the columns of the entries of each row as int16[num_rows, longest row], padded with `padding`."""
+    """Return the column ids of each row as int16[num_rows, longest row], padded with `padding`."""
     if padding > np.iinfo(np.int16).max:
         raise DatasetFormatError.of(FILE, f"{padding} words", "at most 32767, to fit an int16")
     degree = np.bincount(rows, minlength=num_rows)
@@ -125,7 +125,7 @@ def _padded(rows: np.ndarray, columns: np.ndarray, num_rows: int, padding: int) 
 
 
 RELATIONS_FILE = "debian_relations.npz"
-RELATIONS = (  # of a package, to packages and to virtual names
+RELATIONS = (  # each leads from a package to packages and to virtual names
     *("depends", "pre_depends", "recommends", "suggests", "enhances"),
     *("breaks", "conflicts", "replaces", "provides"),
 )
@@ -137,16 +137,18 @@ def read_debian_relations() -> RawHeteroDataset:
     """Read the embedded graph of Debian's packages with all relations, and the same task as `read_debian_packages`.
 
     Returns:
-        Nodes: "package"; "source", the source packages; "virtual", names of no package that some package provides, and
-        that at least two packages name. Sources and virtual names have no features.
+        Nodes: "package"; "source", the source packages; "virtual", names that are no package, that some package
+        provides, and that at least two packages name. Sources and virtual names have no features.
 
-        Edges: for each of `RELATIONS` ("package", relation, "package") and ("package", relation, "virtual"), from the
-        package whose stanza has the relation to the named package; ("package", "built_from", "source"), one edge for
-        each package; ("package", "built_using", "source"), to sources whose code is in the package. Each edge type has
-        an inverse, "rev_" + relation, with the edges in the same order. Forward edges are sorted by (destination,
-        source), without repeats; depends includes pre_depends and has the edges of the homogeneous graph.
+        Edges: each of `RELATIONS` has the types ("package", relation, "package") and ("package", relation, "virtual"),
+        from the package whose stanza has the relation to each package or name that the relation lists. ("package",
+        "built_from", "source") has one edge for each package. ("package", "built_using", "source") leads to sources
+        whose code is in the package. Each edge type has an inverse, "rev_" + relation, with the edges in the same
+        order. Forward edges are sorted by (destination, source), without repeats; depends includes pre_depends and has
+        the edges of the homogeneous graph.
 
-        Words and split of "package" are as in `read_debian_packages`. Packages without a section are in no part.
+        Words and split of "package" are as in `read_debian_packages`. Packages without a section are in no part of the
+        split.
     Raises:
         DatasetFormatError: An embedded file is damaged; the package should be installed again.
     """
@@ -188,7 +190,7 @@ def read_debian_relations() -> RawHeteroDataset:
 
 
 def _count_named(ids: np.ndarray, key: str) -> int:
-    """Return the number of nodes, the highest id + 1; `ids` must have every node from 0 to the highest."""
+    """Return the number of nodes, which is the highest id + 1. `ids` must contain every id from 0 to the highest."""
     count = int(ids.max(initial=-1)) + 1
     unnamed = np.flatnonzero(np.bincount(ids, minlength=count) == 0)
     if len(unnamed):
@@ -205,7 +207,7 @@ def _sorted_edges(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
 def _parts_of_sources(packages: RawDataset, source: np.ndarray) -> list[np.ndarray]:
     """Return the labelled packages of each part of the split.
 
-    `source` is the source of each package. All packages of one source must be in one part.
+    source[i] is the source package of package i. All packages of one source must be in one part.
     """
     parts = packages.split or ()
     sources_of = np.concatenate([np.unique(source[ids]) for ids in parts])

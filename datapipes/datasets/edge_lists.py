@@ -4,10 +4,10 @@
 The meaning of further columns is never guessed. The caller states it, or a header with "src" and "dst" does, or the
 name under which SNAP published the file.
 
-With times, edges are numbered by time, and edges of equal time by their place in the file. The split follows the time:
-the first `TRAIN_SHARE` of the edges train, the next `VALIDATION_SHARE` validate, the rest test. Edges of equal time are
-in one part: a cut that falls among them moves behind them. Without times edges stay in the order of the file, and there
-is no task.
+With times, edges are sorted by time; edges of equal time keep the order of the file. The split follows the time: the
+first `TRAIN_SHARE` of the edges train, the next `VALIDATION_SHARE` validate, the rest test. Edges of equal time are in
+one part: a cut that falls among them moves behind them. Without times edges stay in the order of the file, and there is
+no task.
 
 Invariant: no edge is lost or merged; all parts together hold each edge once. Refused with `DatasetFormatError`: broken
 rows, ids other than whole numbers from 0 on, ratings and times that are not finite.
@@ -29,14 +29,14 @@ from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.text import read_table, text_lines
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
-_EDGE_BYTES = 72  # of an edge beside its row of the table: its number, feature and item, and its place in two graphs
-MAX_ID = 2**53  # a float64 cannot tell larger neighbors apart
+_EDGE_BYTES = 72  # memory of an edge besides its row in the table: id, feature, item, and its entries in two graphs
+MAX_ID = 2**53  # a float64 does not hold every larger whole number
 
 _SUFFIXES = (".txt", ".txt.gz", ".csv", ".csv.gz")
 _ENDS = ("src", "dst")
 _COLUMNS = (*_ENDS, "time", "rating", "weight")  # what columns may hold
 _TIMED, _RATED = (*_ENDS, "time"), (*_ENDS, "rating", "time")
-_PUBLISHED = {  # how the names of SNAP's files begin
+_PUBLISHED = {  # {how the name of a file of SNAP begins: its columns}
     **dict.fromkeys(("CollegeMsg", "sx-", "wiki-talk-temporal", "email-Eu-core-temporal"), _TIMED),
     "soc-sign-bitcoin": _RATED,
 }
@@ -49,17 +49,18 @@ def read_edge_list(path: Path, columns: Sequence[str] | None = None) -> RawHeter
     """Read a list of edges, compressed with gzip or not.
 
     Args:
-        path: The file, or a folder that holds no other. A .csv file has commas between numbers, and may have a header;
-            any other file has spaces or tabs.
+        path: The file, or a folder with only one such file. A .csv file has commas between numbers, and may have a
+            header; any other file has spaces or tabs.
         columns: The names of the columns, see check_columns. None: take them from the published name of the file, or
             from the header; two columns are source and destination.
     Returns:
         Nodes are numbered in ascending order of their ids in the file; the node attribute "id", int64 [num_nodes], has
-        these ids. Edge features are "time", int64 (float64 if a time has a fraction), "rating" and "weight", float32;
-        "time" and "weight" are edge attributes, too. With times the task is link prediction, each seed has a time, and
-        there are no negatives; with ratings too the task is edge regression, and the ratings are the labels. Training
-        edges are the first `num_training_edges` of the graph. Without times the task is "all_nodes", without items.
-        O(n log n) for n edges.
+        these ids. Edge features: "time" is int64, or float64 if a time has a fraction; "rating" and "weight" are
+        float32. "time" and "weight" are also edge attributes.
+
+        Without times the task is "all_nodes", without items. With times each seed has a time, and training edges are
+        the first `num_training_edges` of the graph. The task is then link prediction without negatives; with ratings
+        it is edge regression, and the ratings are the labels. Time O(n log n) for n edges.
     Raises:
         FileNotFoundError: There is no such file.
         DatasetFormatError: The file is broken or hostile, or nothing says what its columns hold.
@@ -160,7 +161,7 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
 
 
 def _values(file: str, name: str, values: np.ndarray) -> np.ndarray:
-    """Return the values of a column in its dtype: "time" as int64, or float64 with fractions; others as float32."""
+    """Return the values of a column: "time" as int64, or as float64 if int64 does not fit; others as float32."""
     if name == "time":
         is_whole = (values == np.floor(values)).all() and (np.abs(values) < MAX_ID).all()
         return np.ascontiguousarray(values, np.int64 if is_whole else np.float64)
@@ -175,7 +176,7 @@ def _parts(
 ) -> tuple[tuple[_Part, _Part, _Part], str, dict[Any, int]]:
     """Return (split, task, {None: number of training edges}) for edges sorted by time.
 
-    Without times the split is empty, and the last dict too.
+    Without times the parts of the split have no items, and the dict is empty.
     """
     if "time" not in values:
         none: _Part = {None: RawItems(np.zeros(0, np.int64))}
@@ -191,9 +192,9 @@ def _parts(
 
 
 def edge_list_in(path: Path) -> Path | None:
-    """Return the path of the only edge list at `path`, a file or a folder; None if there are none or several.
+    """Return the only edge list at `path`, which is a file or a folder. None: there is no edge list, or several.
 
-    Only names of files are looked at.
+    Looks at file names only.
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     lists = [file for file in files if file.name.endswith(_SUFFIXES)]

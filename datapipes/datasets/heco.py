@@ -4,7 +4,7 @@ The folder holds pairs of ids "paper author" in pa.txt and "paper subject" in ps
 (CSR as scipy saves it), the class of each paper in labels.npy, and three splits: {train,val,test}_{20,40,60}.npy, for
 20, 40 and 60 labels of each class.
 
-Invariant: nothing is unpickled; every id is below the number of its nodes, and no author or subject is without a paper.
+Invariant: nothing is unpickled; every id is a node of its type, and no author or subject is without a paper.
 Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile, or that do not fit each other.
 """
 
@@ -95,7 +95,7 @@ def _whole(path: Path, limit: int, noun: str) -> np.ndarray:
 
 
 def _pairs(path: Path, num_papers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (papers, authors or subjects): the columns of a file of pairs.
+    """Return the two columns of a file of pairs: (papers, authors or subjects), int64 [num_pairs] each.
 
     The ids in the second column must be 0 .. n - 1 without gaps.
     """

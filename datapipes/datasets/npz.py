@@ -47,14 +47,14 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
 
     Args:
         path: The file, or a folder with one npz file; the stem of the file becomes the name of the data set.
-        split: The number of the split in the file: 0 if the file has one split, any number if it has none.
+        split: The index of the split in the file. It must be 0 if the file has one split; it is ignored without splits.
         normalize_features: Scale the rows of "feat" to an L1 norm of 1; for gnn-benchmark only.
     Returns:
         Edges go in both directions, without repeats and self loops, sorted by (destination, source).
         "feat" is float32[num_nodes, ...] as in the file (gnn-benchmark, heterophilous-graphs), or
         uint8[num_nodes, num_words], 1 for each word of the description (Debian). If the file names no
         classes, their names are numbers as text.
-        O(num_nodes * num_words + num_edges log num_edges).
+        Time O(num_nodes * num_words + num_edges log num_edges).
     Raises:
         FileNotFoundError: There is no such file.
         IndexError: The file has no such split.
@@ -84,10 +84,10 @@ def read_npz(path: Path, split: int = 0, *, normalize_features: bool = False) ->
 
 
 def npz_in(where: Path) -> Path | None:
-    """Return the path of the npz file at `where`, a file or a folder; None if there is none. Looks at names only.
+    """Return the npz file at `where`, which is a file or a folder. None: there is no npz file. Looks at names only.
 
     Raises:
-        ValueError: There are several, and none has the name of the folder.
+        ValueError: The folder has several npz files, and none is named like the folder.
     """
     archives = sorted(where.glob("*.npz")) if where.is_dir() else [where] if where.suffix == ".npz" else []
     named = [archive for archive in archives if archive.stem == where.name]
@@ -145,7 +145,7 @@ class NpzArrays:
         return npy_array(self.file, f"array {key!r}", content)
 
     def numbers(self, key: str, kinds: str, num_dimensions: int) -> np.ndarray:
-        """Return one array after checks of its kind (`np.dtype.kind`), its dimensions, and that numbers are finite."""
+        """Return one array after a check: `dtype.kind` is in `kinds`, `ndim` is `num_dimensions`, floats are finite."""
         array = self.get(key)
         if array.dtype.kind not in kinds or array.ndim != num_dimensions:
             words = {"b": "bool", "i": "int", "u": "unsigned int", "f": "float", "U": "text"}
@@ -161,7 +161,7 @@ class NpzArrays:
         return checked_ids(self.file, repr(key), self.get(key), shape, limit)
 
     def csr(self, prefix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-        """Return (rows, columns, values, shape) of a CSR matrix, checked: row, column and value of each entry."""
+        """Return (rows, columns, values, shape) of a CSR matrix, after checks. The first three are [num_entries]."""
         shape = self.ids(f"{prefix}shape", (2,), 2**31)
         num_rows, num_columns = int(shape[0]), int(shape[1])
         indices = self.numbers(f"{prefix}indices", "iu", 1)
@@ -207,7 +207,7 @@ def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
 
 @contextmanager
 def _whole(file: str, name: str) -> Iterator[None]:
-    """Turn any error in the block into a DatasetFormatError: zipfile, decompressors and numpy raise nearly anything."""
+    """Turn any error inside into a DatasetFormatError: zipfile, decompressors and numpy raise nearly anything."""
     try:
         yield
     except DatasetFormatError:

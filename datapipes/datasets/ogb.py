@@ -4,8 +4,8 @@ Without types, raw/ has edge.csv.gz (rows "source,destination"), num-node-list.c
 perhaps node-feat, edge-feat, node_NAME, edge_NAME and node-label, all .csv.gz. With types, raw/ has triplet-type-list
 and num-node-dict, and the same files in folders relations/SRC___REL___DST, node-feat/TYPE and node-label/TYPE. A folder
 split/NAME has train, valid and test: node ids in .csv.gz (with types in a folder for each type), or edges saved by
-torch, or triples with candidates among which they are ranked. ogb_graph.py reads the graph, and the settings that OGB
-keeps in its package.
+torch, or triples saved by torch with candidates: nodes among which the head or tail of a triple is ranked. ogb_graph.py
+reads the graph, and the settings that OGB keeps in its package.
 
 Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile; files that do not fit each other or the
 settings; folders with several graphs; nodes in two parts of the split or without a label; ids outside their type.
@@ -54,8 +54,8 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
         Features are "feat" from node-feat and edge-feat, and NAME from node_NAME and edge_NAME: [n, width] as in the
         file; int64 if all numbers of the file are whole, else float32. Without types, edge i of the file is edge i;
         with inverse edges it is edge 2i, and its inverse 2i + 1, as in OGB. Items are in the order of the files; labels
-        of one column are int64 [n], of k columns int64 [n, k]. Links have labels 1 and 0 in validation and test, and
-        none in train; with types they are by edge type.
+        of one column are int64 [n], of k columns int64 [n, k]. Links in train have no labels; in validation and test
+        labels are 1 for edges that exist and 0 for negative edges. With types, links are given by edge type.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken or hostile, or the files do not fit each other.
@@ -90,10 +90,11 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
 
 
 def _split_folder(folder: Path, name: str | None) -> Path:
-    """Return the folder with the files of the split.
+    """Return the folder with the files of the split: the first of these that fits.
 
-    It is `folder`/`name` if that exists; else `folder` itself if it has files and no folders; else, without a `name`,
-    the only folder in it.
+    * `folder`/`name`, if `name` is given and this folder exists.
+    * `folder`, if it has files and no folders.
+    * The only folder in `folder`, if `name` is None.
     """
     if name is not None:
         check_name(MASTER, name)
@@ -123,7 +124,7 @@ def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, n
 
 
 def _read_node_split(raw: Path, folder: Path, num_nodes: dict[Any, int], num_classes: int | None) -> tuple[_Split, int]:
-    """Return (train, validation and test items by node type; number of classes)."""
+    """Return (split, number of classes). The split has three parts, {node type: items} each."""
     types = [None] if None in num_nodes else _named_types(raw / "nodetype-has-label.csv.gz", num_nodes)
     if None not in num_nodes and types != _named_types(folder / "nodetype-has-split.csv.gz", num_nodes):
         raise DatasetFormatError.of("nodetype-has-split.csv.gz", "other types", f"those with labels, {types}")
@@ -156,7 +157,7 @@ def _named_types(path: Path, num_nodes: dict[Any, int]) -> list[str]:
 
 
 def _read_labels(path: Path, count: int, num_classes: int | None) -> tuple[np.ndarray, int]:
-    """Return (labels, number of classes); labels are int64 [count] or [count, k], -1 for none."""
+    """Return (labels, number of classes); labels are int64 [count] or [count, k], -1 where a label is missing."""
     table = read_table(path, rows=count, missing=True)
     whole = np.where(np.isnan(table), -1, table)
     if (whole != np.floor(whole)).any():
@@ -173,11 +174,11 @@ _NONE = np.zeros(0, dtype=np.int64)
 def _read_triple_split(
     folder: Path, edge_types: Iterable[EdgeType], edge_features: Rows, num_nodes: Mapping[Any, int]
 ) -> _Split:
-    """Return the items of train, validation and test by edge type.
+    """Return (train, validation, test), each {edge type: items}.
 
     Args:
-        folder: Holds {train,valid,test}.pt, each a dict: head_type and tail_type have a text for each triple; head,
-            relation and tail have numbers; valid and test also have head_neg and tail_neg, [n, k].
+        folder: Holds {train,valid,test}.pt, each a dict. For each of n triples, head_type and tail_type have a text;
+            head, relation and tail have an id. valid and test also have head_neg and tail_neg, ids [n, k].
         edge_types: The edge types of the graph.
         edge_features: The edge features of the graph; each edge type that has edges needs "reltype".
         num_nodes: The number of nodes of each type.
@@ -201,7 +202,7 @@ def _read_triple_split(
 
 
 def _numbers_of(edge_types: Iterable[EdgeType], features: Rows) -> dict[tuple[str, int, str], EdgeType]:
-    """Return {(source type, number of the relation, destination type): edge type} of the types with edges."""
+    """Return {(source type, relation id, destination type): edge type} of the edge types that have edges."""
     edge_types_of: dict[tuple[str, int, str], EdgeType] = {}
     for edge_type in edge_types:
         for i, number in enumerate(np.unique(features.get((edge_type, "reltype"), _NONE)).tolist()):
@@ -251,7 +252,7 @@ def _read_part(
 
 
 def _of_triples(file: str, pairs: np.ndarray, chosen: Mapping[str, np.ndarray]) -> RawItems:
-    """Return items with two queries for each triple: first to rank its tail against others, then its head."""
+    """Return items with two queries for each triple: the first ranks its tail, the second its head."""
     tails = ranked(file, pairs[:, 0], np.concatenate([pairs[:, 1:], chosen["tail_neg"]], axis=1))
     heads = ranked(file, pairs[:, 1], np.concatenate([pairs[:, :1], chosen["head_neg"]], axis=1))
     seeds = np.concatenate([tails[0], heads[0][:, ::-1]])
@@ -264,21 +265,21 @@ _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
 
 
 def _read_link_split(folder: Path, edges: Mapping[Any, np.ndarray], _: Rows, num_nodes: Mapping[Any, int]) -> _Split:
-    """Return the items of train, validation and test for a graph without types.
+    """Return (train, validation, test), each {None: items}, for a graph without types.
 
-    The keys of a file are edge and edge_neg, [n, 2], or source_node [n], target_node [n] and target_node_neg [n, k]: k
-    destinations for each source.
+    A file has the keys edge [n, 2] and edge_neg [m, 2]; or source_node [n], target_node [n] and target_node_neg [n, k],
+    k negative destinations for each source.
 
     Args:
         folder: Holds {train,valid,test}.pt, each a dict that torch saved, or one npz file with the same arrays as
-            PART_KEY. If the npz file lacks train_edge, the edges of the graph train.
-        edges: int64 [2, n], the edges of the graph as in the files.
-        num_nodes: {None: number of nodes}; both ends of every edge must be below it.
+            PART_KEY. If the npz file has no arrays of train, all edges of the graph are train items.
+        edges: {None: int64 [2, n]}, the edges of the graph as in the files.
+        num_nodes: {None: number of nodes}; the ends of all edges must be below this number.
     Returns:
         Train has the edges that exist, without labels. Validation and test have the edges that exist, label 1, then
-        the negative edges, label 0. With k destinations for each source, items are ordered by source: one edge
-        that exists, then k negative edges; `indexes` is the position of the source in the file. With a key "year",
-        train has `timestamps`, and so have the other parts if they have no negative edges.
+        the negative edges, label 0. With target_node_neg, items are ordered by source: one edge that exists, then k
+        negative edges; `indexes` is the position of the source in the file. With a key "year", train has `timestamps`,
+        and so have the other parts if they have no negative edges.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken, hostile, or has other keys.
@@ -329,9 +330,10 @@ def _of_queries(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
 
 
 def ranked(file: str, sources: np.ndarray, destinations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (pairs, labels, query numbers) for `sources` [n] and `destinations` [n, k].
+    """Return (pairs, labels, queries) for `sources` [n] and `destinations` [n, k]; each row is a query.
 
-    Pairs are int64 [n * k, 2], row by row. The first destination of each row has the label 1, the others 0.
+    Pairs are int64 [n * k, 2], row by row. Labels are int64 [n * k]: 1 for the first destination of each row, 0 for the
+    others. Queries are int64 [n * k], the row of each pair.
     """
     count, width = destinations.shape
     if 32 * width * count > MAX_FEATURE_BYTES:

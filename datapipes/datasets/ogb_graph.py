@@ -3,7 +3,7 @@
 Invariant: every end of an edge is a node of its type; every node and edge has one row of each feature. A name in the
 files never leads outside the folder. Refused with `DatasetFormatError`: files that break this, and several graphs.
 
-OGB keeps the settings in its package, not in the files. Here they come from the first of these that exists:
+OGB keeps the settings in its package, not in the files. Here they are taken from the first of these that exists:
 
 1. a file master.csv in the folder of the data set, in OGB's layout: a column for each data set, a row for each setting;
 2. `PUBLISHED`, the settings of OGB's own data sets, by the name of the folder or the name in its release note;
@@ -29,7 +29,7 @@ from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, as_float32, 
 from datapipes.datasets.text import read_table, text_lines
 
 MASTER = "master.csv"
-PARTS = ("train", "valid", "test")  # of a split, as the files are named
+PARTS = ("train", "valid", "test")  # names of the files of a split
 MAX_SETTINGS_BYTES = 2**20  # of master.csv and of a release note
 MAX_NODES = 2**28  # of a type
 MAX_TYPES = 2**12
@@ -41,7 +41,9 @@ Rows = dict[tuple[Any, str], np.ndarray]
 def read_graph(
     raw: Path, settings: OgbSettings, *, has_types: bool
 ) -> tuple[dict[Any, int], dict[Any, np.ndarray], Rows, Rows]:
-    """Return (numbers of nodes, edges, node features, edge features), each by type; without types the type is None.
+    """Return (num_nodes, edges, node_features, edge_features). Without types the only type is None.
+
+    num_nodes is {node type: count}, edges {edge type: int64 [2, n]}; features are {(type, name): rows}.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -151,9 +153,9 @@ def _read_edges(folder: Path, num_src: int, num_dst: int) -> np.ndarray:
 
 
 def _read_features(folder: Path, kind: str, count: int, files: tuple[str, ...] | None) -> dict[str, np.ndarray]:
-    """Return {feature name: rows} of KIND-feat ("feat") and the files KIND_NAME (NAME) in `folder`.
+    """Return {feature name: rows}: "feat" from the file KIND-feat, NAME from each file KIND_NAME in `folder`.
 
-    `files` lists the KIND_NAME files that must exist; None takes those that exist.
+    `files` names the files KIND_NAME to read, which must exist. None: read all of them that exist.
     """
     if files is None:
         files = tuple(path.name.removesuffix(".csv.gz") for path in sorted(folder.glob(f"{kind}_*.csv.gz")))

@@ -3,9 +3,9 @@
 Only the graph is written anew (ondisk_graph.py). Features and items are read in place: into memory at once, or, with
 `in_memory: false` in the YAML, on demand.
 
-Row i of an edge feature belongs to edge i of the file. The graph always stores the number of each edge in the file.
-Without `include_original_edge_id` the edge ids of a minibatch are positions in the graph; features turn these into
-numbers when they are read.
+Row i of an edge feature belongs to edge i of the file. The graph always stores the position of each edge in the file.
+Without `include_original_edge_id` the edge ids of a minibatch are positions in the graph; an edge feature turns them
+into positions in the file when it is read.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ _BUILTIN = (  # the names that GraphBolt knows
 
 @with_other_names
 class OnDiskDataset:
-    """A folder with GraphBolt's metadata.yaml. The graph is built out of core, in `preprocessed_datapipes/` within.
+    """A folder with GraphBolt's metadata.yaml. Its graph is built out of core, in the subfolder preprocessed_datapipes.
 
     As long as the source files keep their sizes and times, or at least their content, the built graph is opened mapped.
     The page about folders describes the YAML and the differences from GraphBolt.
 
     Args:
         path: the folder, or the metadata.yaml in it.
-        include_original_edge_id: True: the id of an edge in a minibatch is its number in the file; False: its position
-            in the graph. Edge features are right either way. With True, edge features can be page-locked.
-        force_preprocess: True builds the graph anew; False opens the built graph, even if the files have changed, and
-            builds only if there is none; None builds if the graph is not fresh.
+        include_original_edge_id: True: the id of an edge in a minibatch is its position in the file; False: its
+            position in the graph. Edge features are right either way. With True, edge features can be page-locked.
+        force_preprocess: True builds the graph anew. False builds it only if there is no built graph, even if the files
+            have changed. None builds it if there is no built graph, or the files have changed.
         auto_cast_to_optimal_dtype: True: graph and sampled ids are int32 if the ids of all nodes fit, else int64.
             False: int64. Seeds and labels keep the dtypes of their files.
-        verify: hash the files and the graph, and compare with the digests noted when it was built.
+        verify: hash the files and the graph, and compare with the digests noted when the graph was built.
     """
 
     def __init__(
@@ -87,7 +87,9 @@ class OnDiskDataset:
         self.verify = check_bool(WHERE, "verify", verify)
 
     def load(self, tasks: str | Sequence[str] | None = None) -> Dataset:
-        """Return the data set with `tasks`. Its three sets are those of the first of these tasks; empty without a task.
+        """Return the data set with `tasks`. Its three item sets are those of the first such task in the YAML.
+
+        Without a task the item sets are empty.
 
         Args:
             tasks: the name or the names of the tasks to read; None reads all.
@@ -159,7 +161,7 @@ def read_ondisk(path: Path) -> Dataset:
     described, tasks = described_by_name(path)
     graph = graph_of(described, index_dtype="auto", force=None, verify=False)._without_edge_ids()
     features = _features(described, graph, by_position=False)
-    for domain, kind, name in described.attributes:  # columns of the tables of edges, in the order of the graph
+    for domain, kind, name in described.attributes:  # columns of edge tables: like edge ids, in the order of the graph
         features[domain, kind, name] = TensorFeature(graph.relation(kind).edge_attributes[name])
     return _dataset(described, graph, features, tasks)
 
@@ -170,9 +172,9 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     Edges and features go through memory in pieces; node items and table columns are in memory whole.
 
     Returns:
-        (the graph, mapped; texts that name what was left out).
+        (graph, left_out): the graph, mapped; and texts that name what was left out.
     """
-    check_place("OUT", out)  # may hold this very graph, after a kill at the end
+    check_place("OUT", out)  # `out` may already hold this graph, if a kill came at the very end
     if (folder := _with_yaml(path)) is not None:
         described = read_yaml(folder)
         tasks = [_task(described, files) for files in described.tasks]
@@ -262,9 +264,9 @@ def _task(described: Description, files: TaskFiles) -> Task:
 
 
 def _joined(described: Description, part: dict[Any, ItemSet], types: Iterable[Any] = ()) -> ItemSet | HeteroItemSet:
-    """Return the items of all types in `part` as one set. If `part` is {}, return an empty set of the given types.
+    """Return the items of all types in `part` as one set. If `part` is {}, return a set without items.
 
-    `types` are these types; if there are none, all node types.
+    A set without items has the types in `types`, or all node types if `types` is empty.
     """
     none = torch.empty(0, dtype=torch.int64)
     empty = {
@@ -305,9 +307,9 @@ def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
 
 
 def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return {name: values} of items, with pairs and their negatives as "seeds".
+    """Return {name: values} of items, where "seeds" has the pairs, then the negatives of each pair.
 
-    "labels" is True for pairs and False for negatives; "indexes" is the number of the pair.
+    "labels" is True for pairs and False for negatives; "indexes" is the position of the pair.
     """
     pairs = rows.pop("seeds")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
@@ -333,7 +335,7 @@ def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sets(described: Description, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return {set name: items} of the first task; empty sets without a task."""
+    """Return {set name: items} of the first task. Without a task the sets are empty."""
     return {name: getattr(tasks[0], name) if tasks else _joined(described, {}) for name in SETS}
 
 
@@ -358,7 +360,7 @@ def _dataset(
 
 
 def _kind_of(sets: Mapping[str, Any]) -> tuple[str, int]:
-    """Return (kind of the task of these sets, see Dataset.task; number of classes)."""
+    """Return (task, number of classes) of these sets. Tasks are listed at Dataset; 0 means no classes."""
     parts = [items for part in sets.values() for items in getattr(part, "item_sets", {None: part}).values()]
     of_edges = any(items.seeds_shape != () for items in parts)
     labels = [items._hashed_arrays()["labels"][0] for items in parts if "labels" in items.names and len(items) > 0]

@@ -1,8 +1,8 @@
-"""The arrays of a folder of files, and its graph: built out of core into `preprocessed_datapipes/`, and opened mapped.
+"""Read the arrays of a folder; build its graph out of core in `preprocessed_datapipes/`, and open the graph mapped.
 
-`sources.json` beside the graph records the request, and size, time and digest of each source file. It is written last,
-so a folder without it is not whole. A graph is fresh while request and files are as recorded. A file whose time differs
-is hashed: if its content is the same, the new time is recorded and nothing is built.
+`sources.json` beside the graph records the request (see `_request_digest`), and size, time and digest of each source
+file. It is written last, so a folder without it is not whole. A graph is fresh while request and files are as recorded.
+A file whose time differs is hashed: if its content is the same, the new time is recorded and nothing is built.
 
 An array is a .npy file, a tensor that torch.save wrote, or a column of a table. Only tensors are unpickled, by
 TorchArchive. A file that is cut short or holds something else raises a DatasetFormatError before its values are used;
@@ -47,14 +47,14 @@ from datapipes.processes.mappings import File, identity_of, map_file
 AnyGraph = CSCGraph | HeteroCSCGraph
 FOLDER = ("preprocessed_datapipes", "graph")  # GraphBolt removes "preprocessed" whenever a file has changed
 SOURCES = "sources.json"
-_VERSION, _MOST_SOURCES, _HASHED = 1, 2**26, 2**20  # bytes of sources.json; read at once
+_VERSION, _MOST_SOURCES, _HASHED = 1, 2**26, 2**20  # of sources.json: its version, its most bytes; bytes hashed at once
 _CHUNK = 2**20  # edges of a table read at once
 _MOST_WAIT_S = 24 * 3600  # while another process builds: the largest graphs take hours
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def graph_of(described: Description, *, index_dtype: str, force: bool | None, verify: bool) -> AnyGraph:
-    """Return the graph of a folder. Its edge ids are the numbers of the edges in the files.
+    """Return the graph of a folder. The id of an edge is its position in the files of its type.
 
     Args:
         index_dtype: "auto" or "int64".
@@ -62,7 +62,7 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
             even if files have changed.
         verify: compare the digests of all files, and of the graph, with the recorded ones.
     Raises:
-        DatasetFormatError: The files hold no such graph.
+        DatasetFormatError: A file does not hold what `described` says.
         OSError: The folder cannot be written to, or the disk is full. No half graph is left.
     """
     place = described.folder.joinpath(*FOLDER)
@@ -87,9 +87,9 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """In the block, be the only process that looks at the graph and builds it.
+    """Lock a folder: inside, no other process looks at the graph or builds it.
 
-    The lock ends with the process that holds it. In a folder that cannot be written to nothing is locked.
+    The lock ends with the process that holds it. A folder that cannot be written to is not locked.
     """
     try:
         folder.mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _request_digest(described: Description, index_dtype: str) -> str:
-    """Return a digest of what is to be built: dtype, numbers of nodes, names of files; not of their content."""
+    """Return a digest of what is to be built: dtype, numbers of nodes, names of files. File contents are left out."""
     facts = [
         index_dtype,
         [[node_type, count] for node_type, count in described.num_nodes.items()],
@@ -185,7 +185,7 @@ _LESS = "Set in_memory: false."
 
 
 class Arrays:
-    """Reads arrays from a folder. A table is read once for all its columns, and stays in memory with this object."""
+    """Reads arrays from a folder. A table is read once for all its columns, and kept in memory by this object."""
 
     def __init__(self, described: Description) -> None:
         self._described = described
@@ -195,7 +195,7 @@ class Arrays:
         """Return an array, mapped if `file.stays_on_disk`, else in memory. A column of a table is always in memory.
 
         Args:
-            wanted: see `check_rows`; the number of rows is checked before the array is read.
+            wanted: see `check_rows`. It is checked before the array is read; for a column of a table it is not checked.
         Raises:
             DatasetFormatError: The file does not hold this array.
             MemoryError: The array needs more memory than is left.
@@ -214,7 +214,10 @@ class Arrays:
 
 
 def check_rows(file: RowsFile, count: int, wanted: tuple[int, str] | None) -> None:
-    """Raise ValueError unless `count`, the rows of a file, is that of `wanted`, such as (30, "nodes"); None: any."""
+    """Raise ValueError if `count`, the rows of a file, is not the count in `wanted`, such as (30, "nodes").
+
+    If `wanted` is None, any count is allowed.
+    """
     if wanted is not None and count != wanted[0]:
         raise ValueError(f"{file.path} has {count} rows for {wanted[0]} {wanted[1]}. Give one for each.")
 
@@ -281,7 +284,7 @@ def build(
 
 
 def _values(described: Description, arrays: Arrays, file: RowsFile) -> Any:
-    """Return an array as `CSCGraph.build` takes it: the path of a .npy file, or a tensor, mapped if not of a table."""
+    """Return an array as `CSCGraph.build` takes it: the path of a .npy file, a mapped tensor, or a column in memory."""
     return described.path(file) if file.format == "numpy" else arrays.read(replace(file, in_memory=False))
 
 

@@ -66,7 +66,7 @@ class RowsFile:
 
 
 def _with_free(record: Any) -> Form:
-    """Return the Form that reads a record from JSON values; fields that it does not have go to its "metadata"."""
+    """Return the Form that reads a record from JSON values; fields unknown to the record go to its "metadata"."""
     names = {each_field.name for each_field in fields(record)}
 
     def read(name: str, value: Any) -> Any:
@@ -153,7 +153,8 @@ class Description:
         features: {key: file}.
         metadata: {key of a feature: {name: value} of its further fields}.
         tasks: the tasks in the order of the YAML.
-        id_columns: {path of a node table: the column with the node id of each row}; other tables are in id order.
+        id_columns: {path of a node table: the column with the node id of each row}. Rows of other tables are in the
+            order of the ids.
     """
 
     folder: Path

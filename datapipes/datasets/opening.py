@@ -1,7 +1,7 @@
 """`debian_packages` and `open`, which users call; and how the arrays of a reader become a Dataset.
 
-`FORMATS` has, for each format, the function that recognises its file names, its reader, and the arguments that it
-takes. The other arguments are refused here, never ignored.
+`FORMATS` has, for each format, the function that recognises its file names, its reader, and the arguments of `open`
+that apply to it. If another argument is set, it is refused here, never ignored.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def debian_packages(direction: str = "both", *, heterogeneous: bool = False) -> 
             words and split are the same.
 
     Features: "feat", uint8 [num_nodes, num_words], 1 for each word of the description; "words", int16 [num_nodes,
-    max_words], the ids of these words, padded with num_words. With types, "package" has both. The files were made by
-    tools/make_debian_packages.py.
+    max_words], the ids of these words, padded with num_words. With types, nodes of "package" have both features. The
+    files were made by tools/make_debian_packages.py.
     """
     if not check_bool("datasets.debian_packages", "heterogeneous", heterogeneous):
         return dataset_of(read_debian_packages(direction))
@@ -91,36 +91,36 @@ def open(
     | `edges.*` or `edges/`, `nodes.*` or `nodes/` | CSV, Parquet, .npy: your own, by the names of files | on nodes |
 
     Features and graph are as in the files, unless an argument changes them. The repr of the Dataset shows
-    normalize_features and largest_component. If the files have no features, the Dataset has none: a model learns a
-    vector for each node.
+    normalize_features and largest_component. If the files have no features, the Dataset has no features: a model must
+    learn a vector for each node.
 
     RDF has one node type, "entity", and an edge type ("entity", IRI, "entity") for each predicate; the relations that
     state the labels are left out. Its files have no validation part: see `Dataset.with_validation`.
 
     For a list of edges in text, `columns` names the columns. Without `columns`, two columns are source and destination;
-    more columns are known by the name of SNAP's file or by a header. Any other file is refused, since weights and times
-    look alike. Lines that begin with "#" are comments.
+    the meaning of more columns is taken from the name of SNAP's file or from a header. Any other file is refused, since
+    weights and times look alike. Lines that begin with "#" are comments.
 
     Lists with times are split by time: the first 70 % of the edges train, the next 15 % validate, the rest test;
     edges of equal time stay together. The graph has all edges, with their times as the edge attribute "time". A sampler
-    that ignores times would show a seed its own future: give it `training_graph`, which has the edges of `train_set`
-    alone. There a training seed is still an edge itself, and a feature fetched for that edge may be its label, such as
-    "rating". The node attribute "id" has the ids of the file.
+    that ignores times would show a seed its own future: give the sampler `training_graph`, which has the edges of
+    `train_set` alone. Each training seed is still an edge of `training_graph`, and a feature of this edge, such as
+    "rating", may be the label of the seed. The node attribute "id" has the ids of the file.
 
     OGB's links are pairs without labels for training; in validation and test, labels are 1 for edges and 0 for the
-    negative edges of the files. The settings in OGB's package come from a `master.csv` in the folder, else from OGB's
-    published settings, by the name of the folder or its release note.
+    negative edges of the files. OGB keeps settings in its package; here they are read from a `master.csv` in the
+    folder. Without this file, OGB's published settings are used, chosen by the name of the folder or its release note.
 
     Args:
         path: a folder with the files of one data set, or one of the files.
-        split: the number of the split in the files; ACM has three: 20, 40 and 60 labels of each class. For a .npz
-            without splits, the seed of a random split: 20 nodes of each class for training, 30 for validation, the rest
-            for testing.
+        split: the index of the split in the files. ACM has three: 0, 1 and 2 have 20, 40 and 60 labels of each class.
+            For a .npz without splits, it is the seed of a random split: 20 nodes of each class for training, 30 for
+            validation, the rest for testing.
         normalize_features: divide each row of "feat" by the sum of its absolute values; a row of zeros stays zero. Only
             for bags of words: Planetoid and gnn-benchmark files.
         largest_component: keep only the largest connected component, as the published figures of gnn-benchmark do, and
-            number its nodes from 0 in their old order. A split in the files loses the nodes outside of it; a random
-            split is drawn of the nodes in it. Only for Planetoid and .npz files.
+            number its nodes from 0 in their old order. A split in the files loses the nodes outside the component; a
+            random split is drawn from the nodes inside. Only for Planetoid and .npz files.
         inverse_relations: add the inverse of each relation, under the name `"rev_" + relation`; in OGB's folders
             without types, the inverse of each edge. None: add them for RDF and ACM, and for OGB if its settings say so.
             Only for RDF, ACM and OGB.
@@ -161,7 +161,7 @@ def open(
 # --- formats
 
 SPLIT, INVERSE, NORMALIZE, COLUMNS = "split", "inverse_relations", "normalize_features", "columns"
-LARGEST = "largest_component"  # `open` cuts it out of a RawDataset itself
+LARGEST = "largest_component"  # applied by `open` to the RawDataset that a reader returned
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ FORMATS = (  # the first that recognises a path reads it
         "edge list", "one .txt, .txt.gz, .csv or .csv.gz (a list of edges)", edge_list_in, read_edge_list, (COLUMNS,)
     ),
 )
-_LINES = {  # {suffix: the line that reads a file}; {0} is the path
+_LINES = {  # {suffix: the line that reads a file}; {0} is the path as a str, {1} the path for a shell
     **dict.fromkeys((".mtx", ".mtx.gz"), "dp.CSCGraph.from_scipy(scipy.io.mmread({0!r}))"),
     **{f".{name}": f"dp.CSCGraph.from_networkx(networkx.read_{name}({{0!r}}))" for name in ("graphml", "gexf", "gml")},
     ".pt": "data = torch.load({0!r}); dp.datasets.Dataset.from_pyg takes PyG's Data",
@@ -207,7 +207,7 @@ class UnknownFormat(DatasetFormatError):
 
 
 def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHeteroDataset | Dataset:
-    """Return the data set at `where`, or its arrays; `arguments` has the arguments of `open` by name."""
+    """Return the data set at `where`, or its arrays. `arguments` is {name: value} of the arguments of `open`."""
     if not where.exists():
         raise FileNotFoundError(f"datasets.open: {where} does not exist; a folder or a file is needed. Check the path.")
     file_format = next((candidate for candidate in FORMATS if candidate.recognise(where)), None)
@@ -224,7 +224,7 @@ def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHetero
 
 
 def _remedy(where: Path) -> str:
-    """Return advice for an error: the line of code that reads this file, or the only such file of this folder."""
+    """Return advice for an error: the line of `_LINES` for the file `where`, or for the only such file in `where`."""
     lines = []
     for file in where.iterdir() if where.is_dir() else [where]:
         suffix = max(filter(file.name.endswith, _LINES), key=len, default="")
@@ -295,7 +295,7 @@ def _dataset(raw: RawDataset | RawHeteroDataset, sets: Iterable[Any], **fields: 
 
 
 def _graph_of(raw: RawHeteroDataset, edges: Mapping[Any, np.ndarray]) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph of `edges` with the attributes in `raw`; `edges` has the first edges, or all, of each type."""
+    """Return the graph of `edges`, {type: all edges of this type or the first ones}, with the attributes in `raw`."""
     of_nodes: dict[Any, dict[str, np.ndarray]] = {}
     of_edges: dict[Any, dict[str, np.ndarray]] = {}
     for (node_type, name), rows in raw.node_attributes.items():
@@ -314,7 +314,7 @@ def _item_set(part: Mapping[Any, RawItems]) -> ItemSet | HeteroItemSet:
 
 
 def random_split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (train, validation, test), ascending node ids: 20 and 30 nodes of each class, and the rest.
+    """Return (train, validation, test), ascending node ids: 20 nodes of each class, 30 of each class, and the rest.
 
     A class of fewer than 50 nodes fills train first, then validation. Nodes labelled -1 are left out.
     """

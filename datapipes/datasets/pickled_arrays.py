@@ -144,7 +144,7 @@ def _array_of_tensor(tensor: Tensor, name: str) -> np.ndarray:
 
 
 def shown_plain(value: object) -> str:
-    """Return a text on an object for a message: an int, or the kind. A repr might never end, as for nested tuples."""
+    """Return how messages name an object: an int as it is, others by class. A repr of nested tuples might never end."""
     return shown(value) if type(value) is int else f"of {kind_of(value)}"
 
 

@@ -37,7 +37,7 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
     """Read the data set in a folder with the files `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}`.
 
     Row i of allx and ally belongs to node i. Row i of tx and ty belongs to the node on line i of
-    test.index. A node in neither of them (CiteSeer has 15, without edges) has features of zero and label -1.
+    test.index. A node without a row (CiteSeer has 15, without edges) has features of zero and label -1.
 
     Args:
         folder: Holds the eight files of one NAME.
@@ -47,9 +47,9 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
         loops, sorted by (destination, source). The split is the standard one: train has the rows of y,
         validation the next 500 rows (fewer if allx ends before), test the ids of test.index in ascending
         order. Class names are numbers as text.
-        O(num_nodes * num_words + num_edges log num_edges).
+        Time O(num_nodes * num_words + num_edges log num_edges).
     Raises:
-        FileNotFoundError: The folder has no such set, or lacks one of the files.
+        FileNotFoundError: The folder has no ind.NAME.graph, or lacks another of the eight files.
         DatasetFormatError: A file is truncated, corrupt or hostile, the files do not fit each other, or
             the folder holds several sets.
     Source: the files and the split are from Yang et al., "Revisiting Semi-Supervised Learning with

@@ -1,4 +1,5 @@
-"""A data set as it is in its files: plain numpy arrays, checked once. Every reader returns one of two classes.
+"""A data set as it is in its files: plain numpy arrays, checked once. Readers return one of two classes (only ondisk.py
+returns a Dataset).
 
 `RawDataset` is a graph without types whose nodes have classes. `RawHeteroDataset` (raw_hetero.py) is a graph with
 types, or a task on edges. Graphs, feature stores and item sets are built from these two classes. This module also holds
@@ -55,7 +56,7 @@ class DatasetFormatError(ValueError):
 
 @contextmanager
 def format_errors(where: str) -> Iterator[None]:
-    """Turn errors of readers and pyarrow in the block, which have many types, into a DatasetFormatError."""
+    """Turn the errors that readers and pyarrow raise inside, which have many types, into a DatasetFormatError."""
     try:
         yield
     except DatasetFormatError:
@@ -74,11 +75,11 @@ class RawDataset:
         name: Used in messages.
         num_nodes: Nodes are 0..num_nodes - 1.
         edge_index: int64[2, num_edges], directed edges: row 0 has the sources, row 1 the destinations.
-        node_features: Arrays of shape [num_nodes, ...] by name.
+        node_features: {name: array [num_nodes, ...]}.
         labels: int64[num_nodes], the class of each node, -1 for none.
         class_names: A name for each class; numbers as text if the files name none.
         split: (train, validation, test), disjoint int64 node ids; None if the files have no split.
-        edge_features: Arrays of shape [num_edges, ...] by name, in the order of edge_index.
+        edge_features: {name: array [num_edges, ...]}, rows in the order of edge_index.
     Raises:
         TypeError: A value is not an array, or has another dtype than the one above.
         ValueError: Shapes do not fit each other, or an id is out of range.
@@ -162,7 +163,7 @@ def content_of(path: Path, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
 
 
 def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Return the edges of the undirected simple graph of the given edges, each in both directions.
+    """Return the given edges and their inverses, as the edges of an undirected simple graph.
 
     Args:
         sources: int64[n], each in [0, num_nodes).
@@ -170,7 +171,7 @@ def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: in
         num_nodes: At most 2**31, so that a pair of nodes fits an int64.
     Returns:
         int64[2, m], sorted by (destination, source), without self loops and repeats.
-        O(n log n).
+        Time O(n log n).
     """
     return simple_edges(np.r_[sources, destinations], np.r_[destinations, sources], num_nodes)
 
@@ -178,7 +179,7 @@ def both_directions(sources: np.ndarray, destinations: np.ndarray, num_nodes: in
 def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) -> np.ndarray:
     """Return edges as int64[2, m], sorted by (destination, source), without self loops and repeats.
 
-    The arguments are as in `both_directions`; the edges keep their direction here. O(n log n).
+    The arguments are as in `both_directions`; the edges keep their direction here. Time O(n log n).
     """
     apart = sources != destinations
     pairs = np.unique(destinations[apart] * num_nodes + sources[apart])
@@ -186,11 +187,11 @@ def simple_edges(sources: np.ndarray, destinations: np.ndarray, num_nodes: int) 
 
 
 def component_of(raw: RawDataset) -> RawDataset:
-    """Return the part of a data set in the largest connected component of its graph.
+    """Return a data set without the nodes outside the largest connected component of its graph.
 
     Components are computed as if each edge had both directions. Of equally large components, the one with the lowest
-    node id is taken. Nodes are numbered anew in their old order; a split loses the nodes outside of it.
-    O((num_nodes + num_edges) log num_nodes).
+    node id is taken. Nodes are numbered anew in their old order; a split loses the nodes outside the component.
+    Time O((num_nodes + num_edges) log num_nodes).
     """
     component = _components(raw.edge_index, raw.num_nodes)
     sizes = np.bincount(component, minlength=1)
@@ -298,7 +299,7 @@ def csr_ids(file: str, noun: str, indptr: np.ndarray, indices: np.ndarray, shape
 def dense_rows(
     file: str, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int], dtype: Any
 ) -> np.ndarray:
-    """Return a new dense matrix with `values` at (rows, columns). Values at the same place are added.
+    """Return a new dense matrix with `values` at (rows, columns). Values at the same row and column are added.
 
     Args:
         file: Its name, for messages.
@@ -325,7 +326,7 @@ def dense_rows(
 def normalised(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
     """Return the values of sparse rows as float32, scaled so that each row has an L1 norm of 1.
 
-    A row of zeros stays zero. O(len(values) + num_rows).
+    A row of zeros stays zero. Time O(len(values) + num_rows).
 
     Args:
         rows: int64[n], the row of each value, in [0, num_rows).
@@ -340,7 +341,7 @@ def normalised(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarra
 
 
 def checked_labels(file: str, labels: np.ndarray, num_classes: int | None) -> tuple[np.ndarray, int]:
-    """Return (labels as int64, number of classes), which is `num_classes`, or if it is None the highest label + 1.
+    """Return (labels as int64, number of classes). If `num_classes` is None, the number is the highest label + 1.
 
     Raises:
         DatasetFormatError: Labels are not one dimension of integers, or a label is outside

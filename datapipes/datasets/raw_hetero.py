@@ -1,7 +1,7 @@
 """A data set with types, or with a task on edges, as it is in its files: plain numpy arrays, checked once.
 
-`RawHeteroDataset` stands beside `RawDataset` (raw.py). A graph without types has the node type None and the edge type
-None here, as everywhere in the package. `RawItems` are the seeds of one part of the split, with their values.
+`RawHeteroDataset` is the counterpart of `RawDataset` (raw.py). A graph without types has the node type None and the
+edge type None here, as everywhere in the package. `RawItems` are the seeds of one part of the split, with their values.
 
 Invariant: every id is inside its node type, every array has one row for each node, edge or seed, and every type in a
 key exists. Arrays that do not fit raise ValueError or TypeError.
@@ -35,7 +35,7 @@ class RawItems:
             that exists and 0 for a negative edge; float32 [n], numbers to predict. None if each seed is an edge that
             exists.
         timestamps: int64 or float64 [n], the time of each seed; None without times.
-        indexes: int64 [n], the query number of each seed; None if all seeds are ranked together.
+        indexes: int64 [n], the id of the query that each seed belongs to; None if all seeds are ranked together.
     """
 
     seeds: np.ndarray
@@ -51,18 +51,18 @@ class RawHeteroDataset:
     Args:
         name: Used in messages.
         num_nodes: The number of nodes of each type, also of types without edges. {None: n} without types.
-        edges: int64 [2, num_edges] by edge type (src, rel, dst): row 0 has ids of src nodes, row 1 of dst nodes.
+        edges: {edge type (src, rel, dst): int64 [2, num_edges]}: row 0 has ids of src nodes, row 1 of dst nodes.
             {None: edges} without types. Repeated edges stay.
-        node_features: Arrays [num_nodes, ...] by (node type, name); they go to the feature store.
-        edge_features: Arrays [num_edges, ...] by (edge type, name), in the order of `edges`, for the feature store.
+        node_features: {(node type, name): array [num_nodes, ...]}, for the feature store.
+        edge_features: {(edge type, name): array [num_edges, ...]}, rows in the order of `edges`, for the feature store.
         task: One of `TASKS`.
         split: The items of train, validation and test, each by type: node types, or edge types if the seeds are edges.
             All three have the same types.
         class_names: A name for each class; () if there are no classes.
         node_attributes, edge_attributes: Arrays like the features. They become attributes of the graph, which samplers
             read: times, old ids.
-        num_training_edges: {edge type: n}: the first n edges, in the order of time, are known in training. Without an
-            entry, all edges of a type are known.
+        num_training_edges: {edge type: n}: the first n edges, in the order of time, are known in training. All edges
+            of a type without an entry are known.
         node_names: {node type: one name for each node}, for types that have names in the files.
     Raises:
         TypeError: A value is not an array, or has another dtype than the one above.

@@ -2,16 +2,16 @@
 
 The graph has one node type, "entity": each subject and each object is a node, literals too, as in Schlichtkrull et al.
 Each predicate is a relation ("entity", IRI, "entity"), from subject to object, and has an inverse ("entity", "rev_" +
-IRI, "entity"). Without the inverse no message would reach a person from the publications that name them as author.
+IRI, "entity"). Without the inverse no message would reach persons from the publications that name them as authors.
 
 Labels that are equal as numbers are one class: the files of MUTAG write 0 and 0.0 for the same class.
 
-R-GCN leaves out the relations that state the labels. Triples with such a term as predicate, subject or object are left
-out here too; see `LABEL_COLUMNS`. In AIFB `member` and `head`, from a group to a person, stay, although they state the
-label of 73 and of 5 of the 176 persons; the published figures have them too.
+R-GCN leaves out the relations that state the labels (`LABEL_COLUMNS`). Here a triple is left out if such a relation is
+its predicate, subject or object. In AIFB the relations `member` and `head`, from a group to a person, stay, as in the
+published figures, although `member` states the label of 73 and `head` of 5 of the 176 persons.
 
 Invariant: each distinct triple that is not left out is one edge of its relation. Numbers of nodes, classes and edges do
-not depend on the order of lines. Refused with `DatasetFormatError`: broken lines, terms that RDF does not allow there,
+not depend on the order of lines. Refused with `DatasetFormatError`: broken lines, terms where RDF does not allow them,
 unknown escapes, split files with a repeated or an unknown entity, and label columns of unknown data sets.
 
 All spellings of a term have one text: an IRI without its brackets, a blank node with "_:" before, a literal in quotes
@@ -56,14 +56,14 @@ def read_rdf(path: Path, *, inverse_relations: bool | None = None) -> RawHeteroD
     """Read the triples in a file .nt or .nt.gz, and the labels and the split beside it.
 
     Args:
-        path: The file, or a folder with no other triples file. trainingSet.tsv and testSet.tsv beside it name the
-            labelled entities; completeDataset.tsv is optional, and must agree with them.
+        path: The file, or a folder with only one such file. trainingSet.tsv and testSet.tsv beside the file name the
+            labelled entities; completeDataset.tsv is optional, and must agree with both.
         inverse_relations: True or None: add the inverse of each relation. False: do not.
     Returns:
-        Nodes are numbered in the order of their names: an IRI as it is, a blank node with "_:" before, a literal in
-        quotes. No features. Class names are the labels of the files, sorted as text, "0.0" as "0". The validation part
-        is empty, since the files have none.
-        O(n log n) for n triples.
+        Nodes are numbered in the order of their names. A name is an IRI as it is, a blank node with "_:" before, or a
+        literal in quotes. Nodes have no features. Class names are the labels of the files, sorted as text; "0.0"
+        becomes "0". The validation part is empty, since the files have no such part.
+        Time O(n log n) for n triples.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken, hostile or of an unknown data set.
@@ -154,7 +154,7 @@ def _labelled(label: str | None) -> str:
 def _read_labels(path: Path) -> tuple[dict[str, str], str]:
     """Return ({entity: label}, name of the label column) of a file.
 
-    Its header names the columns, in any order: the entity, its label, and perhaps an id.
+    The header of the file names the columns, in any order: the entity, its label, and perhaps an id.
     """
     lines = text_lines(path, MAX_SPLIT_BYTES)
     _, header = next(lines, (0, ""))

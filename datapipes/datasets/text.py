@@ -31,7 +31,7 @@ MAX_LINE_BYTES = 2**20
 
 
 def text_chunks(path: Path, most_bytes: int | None = None) -> Iterator[bytes]:
-    """Yield the content of a text file in pieces of whole lines; a name that ends in .gz is unpacked.
+    """Yield the content of a text file in pieces of whole lines. A file whose name ends in .gz is unpacked.
 
     Args:
         path: The file.
@@ -111,7 +111,7 @@ def read_table(
     """Return a table of numbers: int64 [rows, columns], or float64 if any number has a fraction.
 
     Args:
-        path: The file, one row a line; empty lines do not count.
+        path: The file, one row a line; empty lines are skipped.
         columns, rows: The required numbers of columns and rows; None: any, but all rows have equal lengths.
         delimiter: What separates numbers: a comma, or " " for spaces and tabs.
         whole: Whether only whole numbers are allowed.

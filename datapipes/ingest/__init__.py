@@ -1,7 +1,7 @@
-"""Files that other programs wrote: tables, arrays, archives, pickles, local or at URIs; and graphs built from them on
-disk, in bounded memory.
+"""Read files that other programs wrote: tables, arrays, archives, pickles, local or at URIs. Build graphs from such
+files on disk, in bounded memory.
 
-Loaded when a graph is built from files or a data set is opened. No code of a file is run.
+Imported when a graph is built from files or a data set is opened. No code of a file is run.
 """
 
 

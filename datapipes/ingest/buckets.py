@@ -1,4 +1,5 @@
-"""Sort more edges by destination than memory holds: first into buckets of successive destinations, then each bucket.
+"""Sort edges by destination, also if memory cannot hold them: first into buckets of successive destinations, then
+each bucket.
 
 The edges of a bucket stay in the order in which they were added. So a bucket that is read and sorted stably by
 destination gives successive edges of the graph. A bucket that is too large for memory is cut into buckets again; the
@@ -25,16 +26,16 @@ from datapipes.graph.checks import MAX_NODES
 from datapipes.graph.npy import to_numpy
 from datapipes.ingest.edge_chunks import Column
 
-_MOST_BUCKETS = 256  # this many write streams fit the cache
+_MOST_BUCKETS = 256  # the write streams of so many buckets fit the cache
 _BUFFER_BYTES = 2**20  # of writes; most pieces are smaller
-_NODE_BYTES, _FEW_NODES = 24, 4096  # of a bucket for each node: offsets, degrees, places; this few always fit
-_SORT_BYTES = 24  # of the kernel for each edge, besides its ends: the order, and the bucket being sorted
+_NODE_BYTES, _FEW_NODES = 24, 4096  # of a bucket: bytes for each node (offset, degree, position); nodes that always fit
+_SORT_BYTES = 24  # memory of the kernel for each edge, besides its ends: the order, and the bucket being sorted
 
 
 class SortedEdges(NamedTuple):
     """Successive nodes and edges of the graph: `degrees`, int64 [n], and `columns`, {name: values of the edges}.
 
-    The edges of one node may be in several SortedEdges; only the first of these has the degree of the node.
+    The edges of one node may be in several SortedEdges; only the first of the several has the degree of the node.
     """
 
     degrees: Tensor
@@ -42,20 +43,20 @@ class SortedEdges(NamedTuple):
 
 
 class Buckets:
-    """Edges, grouped by ranges of destinations; in memory, and from some size on in a file.
+    """Edges, grouped by ranges of destinations. They are in memory, and go to a file when memory is full.
 
     Args:
         file: where edges are written; file and folder are made at the first write.
         num_nodes: destinations are in [0, num_nodes).
         columns: {name: Column} of the values of an edge; "indices", the sources, must be among them.
-        most_bytes: when this many bytes of edges are in memory, they are written.
+        most_bytes: when `most_bytes` of edges or more are in memory, all edges in memory are written to the file.
 
     Attributes:
         counts: int64 [num_buckets], the number of edges in each bucket.
         held_bytes: the bytes of the edges in memory.
 
-    Each write appends a run to the file: the offsets of the buckets in it, int64 [num_buckets + 1], then each column,
-    bucket after bucket.
+    Each write appends a run to the file: the offsets of the buckets in the run, int64 [num_buckets + 1], then each
+    column, bucket after bucket.
     """
 
     def __init__(self, file: Path, num_nodes: int, columns: Mapping[str, Column], most_bytes: int) -> None:
@@ -67,8 +68,8 @@ class Buckets:
         self.counts = np.zeros(self.num_buckets, np.int64)
         self._most_bytes, self.held_bytes = most_bytes, 0
         self._held: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []
-        self._runs: list[tuple[int, NDArray[np.int64]]] = []  # its first byte, and its offsets
-        self._end = 0  # of the last run
+        self._runs: list[tuple[int, NDArray[np.int64]]] = []  # (first byte in the file, offsets of the buckets)
+        self._end = 0  # of the last run: a position in the file
 
     @property
     def is_written(self) -> bool:
@@ -76,15 +77,16 @@ class Buckets:
         return len(self._runs) > 0
 
     def add(self, dst: NDArray[Any], columns: Mapping[str, Tensor], first: int = 0) -> bool:
-        """Add the next edges; return whether this has written all edges so far to the file.
+        """Add the next edges. Return True if all edges added so far were then written to the file.
 
         Args:
             dst: the destinations.
-            columns: {name: values of the edges}, all columns. If only "edge_ids" is missing, ids count up from `first`.
+            columns: {name: values of the edges}, all columns, or all but "edge_ids".
+            first: the id of the first of these edges, used if "edge_ids" is missing; ids then count up.
         """
         src = columns["indices"].numpy()
         bucket = (dst >> self._shift).astype(src.dtype, copy=False)
-        # Sources are already checked; the kernel only compares them with the largest.
+        # Sources were checked before, so the kernel gets the largest bound, which refuses none.
         indptr, indices, order = _core.coo_to_csc(src, bucket, self.num_buckets, num_sources=_most_sources(src))
         within = torch.from_numpy((dst & ((1 << self._shift) - 1)).astype(_numpy_of(self._all["dst"]), copy=False))
         places = torch.from_numpy(order)
@@ -129,7 +131,7 @@ class Buckets:
         self._end += indptr.nbytes + int(indptr[-1]) * self.edge_bytes
 
     def take_written(self, num_edges: int) -> None:
-        """Take over the first `num_edges` edges in the file of a killed process; later edges there will be overwritten.
+        """Take over the first `num_edges` edges of a killed process's file. Writes will overwrite the edges after them.
 
         Raises:
             OSError, ValueError: The file does not have these edges.
@@ -196,7 +198,7 @@ class Buckets:
             degrees = degrees[:0]
 
     def _read(self, bucket: int, begin: int, end: int) -> dict[str, Tensor]:
-        """Return all columns of the edges [begin, end) of a bucket, {name: values}, with "dst"."""
+        """Return {name: values} of the edges [begin, end) of a bucket: all columns, and "dst" within the bucket."""
         sizes = {name: ((end - begin, *column.shape), column.dtype) for name, column in self._all.items()}
         edges = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in sizes.items()}
         with self.file.open("rb") if self._runs else contextlib.nullcontext() as file:

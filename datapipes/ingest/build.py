@@ -1,14 +1,14 @@
 """Build a graph with more edges than memory holds: CSCGraph.build and HeteroCSCGraph.build.
 
-Two passes. The first reads the edges of each type, in the order of their ids, and puts them into buckets by destination
-(buckets.py). The second sorts one bucket after another and writes its edges to their place in arrays.npy. The result is
+There are two passes. The first reads the edges of each type, in the order of their ids, and puts them into buckets by
+destination (buckets.py). The second sorts one bucket after another and writes its edges to arrays.npy. The result is
 bit for bit the graph that `from_edge_index(...).save(folder)` would write.
 
 A build writes to a hidden folder beside the graph's folder, and renames it at the end. Each write of buckets also
 writes `state.json`: the request, and the number of edges in the files. After a kill, the next build for the same graph
 and the same edges goes on from that state. Source files are compared by size and time; edges without files are read
-again and compared by digests of their chunks. A kill may also come after the renaming. So graph.json names the source
-files, and a build that finds its graph complete does nothing.
+again and compared by digests of their chunks. A kill may also come after the renaming. So graph.json has a digest of
+the request and the source files, and a build that finds its graph complete does nothing.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _WORK, _STATE, _VERSION = "edges", "state.json", 1
 _MOST_STATE_BYTES = 2**28
 _PIECE_BYTES = 2**24  # of node attributes in memory at once
 _HELD, _CHUNK = 2, 32  # 1/2 of max_memory is for edges not yet written, 1/32 for ends and attributes of a chunk
-_END_BYTES = 16  # of the two ends of an edge as read
+_END_BYTES = 16  # of both ends of an edge in a chunk
 _MOST_CHUNK_BYTES = 2**24  # more would leave the cache
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Wanted(NamedTuple):
-    """The arguments of CSCGraph.build or HeteroCSCGraph.build, by type; the types of a CSCGraph are None."""
+    """The arguments of CSCGraph.build or HeteroCSCGraph.build. Dicts are by type; a CSCGraph has the only type None."""
 
     edges: Mapping[Any, Any]
     num_nodes: Mapping[Any, int]
@@ -93,7 +93,7 @@ def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
 def _is_there(
     folder: Path, form: str, edges: str | None, num_nodes: Mapping[Any, int], of_nodes: Mapping[Any, Any]
 ) -> bool:
-    """Return whether the folder already holds this graph, with these edges, numbers of nodes and node attributes."""
+    """Return whether the folder already has this graph. `edges` is `_State.built_of`; if it is None, return False."""
     if edges is None or built_of(folder) != edges:
         return False
     arrays, _ = load(folder, form, mmap=True)
@@ -132,7 +132,7 @@ def _index_dtype(where: str, index_dtype: Any, most_nodes: int) -> torch.dtype:
 
 
 def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping[str, Values]]) -> int:
-    """Return the bytes on the disk of the graph and its bucket files, without edges whose number is not known."""
+    """Return the bytes on disk of the graph and its bucket files. Edges whose count is unknown are left out."""
     of_edges = sum(
         (relation.source.num_edges or 0) * 2 * relation.edge_bytes + 8 * (relation.num_dst + 1)
         for relation in relations
@@ -146,7 +146,7 @@ def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping
 
 @dataclass
 class _Saved:
-    """What state.json says of an edge type: how many edges are in files, and whether these are all."""
+    """What state.json says of an edge type: how many edges are in files, and whether no edges are missing there."""
 
     edges: int = 0
     digests: list[str] = field(default_factory=list)  # of the chunks, if the edges have no source files
@@ -180,7 +180,7 @@ class _Relation:
         saved, self.buckets = self.saved, state.buckets_of(self)
         size = state.chunk_edges(self)
         is_named = self.source.identity is not None
-        done = saved.edges if is_named else 0  # edges without an identity are read again, and compared
+        done = saved.edges if is_named else 0  # edges of a source without identity are read again, and compared
         chunks = iter(()) if saved.has_all and is_named else _even(self.source.chunks(done, size), size)
         for number, chunk in enumerate(chunks):
             if not is_named:
@@ -226,7 +226,7 @@ class _State:
 
     Attributes:
         folder: the hidden folder of the build.
-        built_of: a digest of the request and the identities of the sources; None if some edges have no source files.
+        built_of: a digest of the request and the identities of the sources; None if a source has no identity.
     """
 
     def __init__(self, where: str, most_bytes: int, relations: Sequence[_Relation]) -> None:
@@ -243,7 +243,7 @@ class _State:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of the edges of all relations that are in memory."""
+        """The bytes of the edges in memory, of all relations together."""
         return sum(relation.buckets.held_bytes for relation in self.relations if relation.buckets is not None)
 
     def chunk_edges(self, relation: _Relation) -> int:
@@ -252,7 +252,7 @@ class _State:
         return max(min(self.most_bytes // _CHUNK, _MOST_CHUNK_BYTES) // (_END_BYTES + of_attributes), 1)
 
     def buckets_of(self, relation: _Relation) -> Buckets:
-        """Return Buckets for the edges of a relation, which already have the edges that a killed build has written."""
+        """Return the Buckets of a relation. They already contain the edges that a killed build has written."""
         buckets = self._new_buckets(self.folder, relation, self.most_bytes // _HELD - self.held_bytes)
         buckets.take_written(relation.saved.edges)
         return buckets
@@ -278,7 +278,7 @@ class _State:
         write_text(self.folder / _STATE, json.dumps(fields))
 
     def goes_on(self, folder: Path) -> bool:
-        """If a killed build of the same request has left edges in `folder`, take them over; return whether it has.
+        """Return whether a killed build of the same request can go on in `folder`; if so, take over its edges.
 
         After a restart of the machine return False, since edges that had not reached the disk are lost.
         """

@@ -1,8 +1,8 @@
-"""The edges of one type in chunks, in the order of their ids, from any source: arrays, .npy files, raw pairs, folders
-of these, tables, an iterator. `edge_source` recognises the source; build.py reads it.
+"""Read the edges of one type in chunks, in the order of their ids, from any source: arrays, .npy files, raw pairs,
+tables, folders of such files, an iterator. `edge_source` recognises the source; build.py reads the chunks.
 
-No source has more than one chunk in memory, except arrays that are in memory already. A source of files names them by
-`identity`, so that the next build after a kill need not read edges again that the killed build has written.
+No source has more than one chunk in memory, except arrays that are in memory already. A source of files names the files
+by `identity`, so that the next build after a kill does not read edges again that the killed build has written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
 
 
 class Column(NamedTuple):
-    """What values edges or nodes have: their dtype, and their shape for one edge or node."""
+    """The values of edges or nodes: their dtype, and their shape for one edge or node."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -55,8 +55,9 @@ class EdgeSource(ABC):
 
     Attributes:
         columns: {name: Column} of the attributes of the edges.
-        num_edges: number of edges; None if it is not known before all are read.
-        identity: a text with the names, sizes and times of the source files; None without files.
+        num_edges: number of edges; None if it is not known before all edges are read.
+        identity: a text with the names, sizes and times (at URIs: versions) of the source files. None if some values
+            are in no file, or a store gives no version.
     """
 
     columns: Mapping[str, Column]
@@ -65,11 +66,11 @@ class EdgeSource(ABC):
 
     @abstractmethod
     def chunks(self, first: int, most: int) -> Iterator[Chunk]:
-        """Yield the edges from number `first` on, at most `most` at a time."""
+        """Yield the edges from position `first` on, at most `most` edges in a chunk."""
 
 
 def edge_source(where: str, edges: Any, attributes: Mapping[str, Any] | None = None) -> EdgeSource:
-    """Return the EdgeSource for `edges`, in any form that CSCGraph.build takes.
+    """Return the EdgeSource for `edges`, which may be anything that CSCGraph.build takes.
 
     Args:
         where: how messages begin.
@@ -139,12 +140,12 @@ def _identity(files: Sequence[AnyFile]) -> str | None:
     return None if None in names else repr(names)
 
 
-# --- rows at known places
+# --- rows at known positions
 
 
 @dataclass(frozen=True)
 class Values:
-    """Rows in memory or in files. `read(begin, end)` returns some as a tensor, or both ends of edges as two arrays."""
+    """Rows in memory or in files. `read(begin, end)` returns a tensor, or for ends of edges two arrays (src, dst)."""
 
     shape: tuple[int, ...]  # of all rows together
     dtype: torch.dtype
@@ -229,13 +230,13 @@ def _of_file(rows: NpyRows) -> Values:
 
 
 def refuse_no_ids(where: str, name: str, dtype: str, count: int = 1) -> None:
-    """Raise TypeError unless `dtype`, the dtype of ids, is an integer one. If `count` is 0, any dtype is allowed."""
+    """Raise TypeError unless `dtype`, the dtype of ids, is an integer dtype. If `count` is 0, any dtype is allowed."""
     if count > 0 and not dtype.startswith(("int", "uint")):
         raise TypeError(f"{where}: {name} must hold integers, got {dtype}. Convert it, and drop edges without ends.")
 
 
 def _two_columns(where: str, ends: Sequence[Any]) -> Values:
-    """Return Values over edges whose sources and destinations are an array or a .npy file each."""
+    """Return Values over the edges of `ends`: sources and destinations, each an array or the path of a .npy file."""
     src, dst = (_array(where, name, value) for name, value in zip(_ENDS, ends, strict=True))
     for name, column in zip(_ENDS, (src, dst), strict=True):
         if len(column.shape) != 1:
@@ -255,7 +256,7 @@ def _pairs(src: Values, dst: Values) -> Values:
 
 
 def _matrix(where: str, name: str, value: Any) -> Values:
-    """Return Values over the edges in an array or a .npy file, [2, n] or [n, 2]; [2, 2] counts as [2, n]."""
+    """Return Values over the edges in an array or a .npy file, [2, n] or [n, 2]. [2, 2] is read as [2, n]."""
     is_file = isinstance(value, Path)
     rows: Any = NpyRows(where, value) if is_file else as_tensor(where, name, value).cpu()
     is_transposed = is_file and rows.is_transposed
@@ -289,7 +290,7 @@ class _Table(EdgeSource):
         names = self._rows.names
         self._ends = self._rows.two_columns(_ENDS)
         for end in self._ends:
-            if (dtype := self._rows.dtype(end)).kind not in "iu":  # counting rows reads a CSV file, so only here
+            if (dtype := self._rows.dtype(end)).kind not in "iu":  # `num_rows` reads a whole CSV file
                 refuse_no_ids(where, f"the column {end!r} of {path}", str(dtype), self._rows.num_rows)
         for name, column in attributes.items():
             if column not in names:
@@ -335,7 +336,7 @@ class _Table(EdgeSource):
 
 
 class _Iterated(EdgeSource):
-    """Edges from an iterable of chunks, or from a callable that returns one.
+    """Edges from an iterable of chunks, or from a callable that returns such an iterable.
 
     A chunk is [2, n], or ([2, n], {name: values}).
     """
@@ -348,7 +349,7 @@ class _Iterated(EdgeSource):
             )
         self._where = where
         self._left = iter(edges() if callable(edges) else edges)
-        self._first = next(self._left, None)  # its attributes are those of all chunks
+        self._first = next(self._left, None)  # all chunks must have its attributes
         self.columns = {} if self._first is None else self._source(self._first).columns
 
     def chunks(self, first: int, most: int) -> Iterator[Chunk]:

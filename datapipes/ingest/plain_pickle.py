@@ -2,9 +2,9 @@
 
 A pickle is a program. Python's own unpickler would run it; this module does not use it:
 
-- `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses any other.
-- It accepts the globals (functions and classes) that its caller lists, and refuses any other, naming it.
-- For each of these globals this package has a stand-in, so not even the unpickling code of numpy, scipy or torch runs.
+- `Reader` follows the instructions that plain data needs, as `pickletools` finds them, and refuses other instructions.
+- `Reader` accepts the globals (functions and classes) that its caller lists. It refuses any other global by name.
+- For each global this package has a stand-in, so not even the unpickling code of numpy, scipy or torch runs.
   The callers check the state of stand-ins when they make arrays or tensors of them.
 - A dict becomes a list of pairs, `Items`. Hashing keys that the file chose could take quadratic time, or never end
   for tuples of tuples. For the same reason values are never compared, nor written into a message.
@@ -42,7 +42,7 @@ class FileRefused(ValueError):
 
     Attributes:
         found, expected, remedy: texts for a message that names the file; without a remedy, another copy may help.
-        named: the unknown global for which the file was refused, if it was.
+        named: the unknown global because of which the file was refused; None if the reason is another.
     """
 
     def __init__(self, found: str, expected: str, remedy: str = "", named: str | None = None) -> None:
@@ -92,7 +92,7 @@ def _empty_dict(default: object = None) -> Items:
     return Items()
 
 
-ENCODE = Global("encode")  # of a text in latin-1, as Python 2's protocols write bytes; Reader bounds it
+ENCODE = Global("encode")  # of a text in latin-1: bytes are written this way in Python 2's protocols; Reader bounds it
 PLAIN: dict[tuple[str, str], Global] = {
     ("collections", "defaultdict"): Global("defaultdict", _empty_dict),
     **{(module, name): Global(name) for module in ("__builtin__", "builtins") for name in ("list", "dict")},
@@ -107,8 +107,8 @@ def parse_pickles(
 
     Args:
         content: the pickles, one after another; anything may follow.
-        allowed: {(module, name): Global} that they may name.
-        kind: the class that reads them; None for Reader.
+        allowed: {(module, name): Global}, the globals that pickles may name.
+        kind: the class that reads the pickles; None for Reader.
     Raises:
         FileRefused: A pickle is broken or hostile, or holds something else.
     """
@@ -279,5 +279,5 @@ class Reader:
 
 
 def kind_of(value: object) -> str:
-    """Return the name of the class of a value that a Reader made, for a message; its repr might never end."""
+    """Return how messages name a value that a Reader made: by its class, since a repr might never end."""
     return type(value).__name__.lstrip("_")

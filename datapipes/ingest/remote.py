@@ -2,10 +2,10 @@
 
 A file is fetched in blocks while it is read, and never stored on this machine: copies would need disk space for all
 files, and would have to be removed after a kill. So reading a file twice fetches it twice. Size and version (an etag, a
-checksum or a time, as the store has it) are checked before and after each reading; a change is an error.
+checksum or a time, whichever the store has) are checked before and after each reading; a change is an error.
 
-Credentials, timeouts and retries are options of fsspec's file systems, in fsspec's configuration, by scheme. Nothing
-here retries. Whatever a store raises becomes an OSError.
+Credentials, timeouts and retries are options of fsspec's file systems; fsspec's configuration sets them for each
+scheme. Nothing here retries. Whatever a store raises becomes an OSError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from datapipes.base.files import open_regular
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOCAL = "file://"
-_BLOCK_BYTES = 2**23  # fetched at once; an open file holds two of them at most
+_BLOCK_BYTES = 2**23  # fetched at once; an open file has at most two such blocks in memory
 _MOST_TEXT = 300  # characters of the message of a store
 _VERSIONS = (  # keys of a store's file information that change with the content; lower case, letters only
     *("etag", "generation", "versionid", "checksum", "digest", "md5", "md5hash", "contentmd5", "crc32c"),
@@ -35,7 +35,7 @@ _VERSIONS = (  # keys of a store's file information that change with the content
 
 
 def is_uri(value: Any) -> bool:
-    """Return whether a value is a text with a URI, except for `file:` URIs, which are local."""
+    """Return whether a value is a str with a URI. For a `file://` URI return False, since the file is local."""
     return isinstance(value, str) and not value.startswith(_LOCAL) and _URI.match(value) is not None
 
 
@@ -51,7 +51,7 @@ def local_path(where: str, name: str, text: str) -> str:
 
 
 class RemoteFile:
-    """A file at a URI. The first `look` records size and version; a later one raises ValueError if they differ.
+    """A file at a URI. The first `look` records size and version; a later `look` raises ValueError if they differ.
 
     Attributes:
         uri: the URI.
@@ -86,7 +86,7 @@ class RemoteFile:
         """Ask the store for the size and the version of the file, and return (size, version).
 
         Raises:
-            ValueError: They differ from the first look.
+            ValueError: Size or version differ from the first look.
             OSError: The store gives no answer.
         """
         system, path = _system_of(self.uri)
@@ -212,7 +212,7 @@ def files_in(where: str, uri: str) -> list[RemoteFile]:
 def files_at(where: str, uri: str) -> list[RemoteFile]:
     """Return the file at a URI, or the files of a folder whose names do not begin with "." or "_", sorted by name.
 
-    HTTP has no folders: a URI that ends in "/" counts as a folder, any other as a file.
+    HTTP has no folders: a URI that ends in "/" is taken for a folder, any other URI for a file.
 
     Raises:
         The errors of `files_in`.
@@ -228,7 +228,7 @@ def files_at(where: str, uri: str) -> list[RemoteFile]:
 
 
 def _system_of(uri: str) -> tuple[Any, str]:
-    """Return (this thread's fsspec file system for a URI, path in it); its cache of listings is emptied."""
+    """Return (file system, path in it) for a URI: fsspec's file system of this thread, with no listings cached."""
     core, scheme = needed("fsspec.core", "remote", f"reading {uri}"), uri.partition("://")[0]
     try:
         core.get_filesystem_class(scheme)
@@ -249,7 +249,7 @@ def _system_of(uri: str) -> tuple[Any, str]:
 
 @contextmanager
 def _told(where: str, uri: str) -> Iterator[None]:
-    """Add `where` and a remedy to an error that the block raises."""
+    """Add `where` and a remedy to an error raised inside."""
     try:
         yield
     except OSError as error:
@@ -260,7 +260,7 @@ def _told(where: str, uri: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error(uri: str) -> Iterator[None]:
-    """Turn any error of a store that the block raises into an OSError with a short reason as `strerror`."""
+    """Turn any error that a store raises inside into an OSError with a short reason as `strerror`."""
     try:
         yield
     except MemoryError:

@@ -1,12 +1,13 @@
-"""Parquet or CSV files as one table of numbers, by pyarrow: local ones, or at URIs.
+"""Read Parquet or CSV files, local or at URIs, as one table of numbers, with pyarrow.
 
-Rows are in the order of the file names, and within a file in its order. pyarrow reads files at URIs through
-`RemoteFile`, so only the parts that it reads are fetched. A file at a URI that changes while it is read is an error.
+Rows are in the order of the file names; rows of one file keep their order. pyarrow reads files at URIs through
+`RemoteFile`, so only the parts that pyarrow reads are fetched. A file at a URI that changes while it is read is an
+error.
 
 All files have the columns of the first file, in any order; either all CSV files have a header or none has. This is
-checked before any row is read. A CSV file with only a header, or without any bytes, has no rows. A single CSV file
-without bytes counts as two columns without names: the edges of an empty relation. A column of Parquet files gets a type
-that holds the values of all files. Wrong content raises ValueError; a failing disk or store raises OSError.
+checked before any row is read. A CSV file with only a header, or without any bytes, has no rows. If all CSV files are
+without bytes, the table has two columns without names: the edges of an empty relation. A column of Parquet files gets a
+type that fits the values of all files. Wrong content raises ValueError; a failing disk or store raises OSError.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from datapipes.base.sizes import check_memory
 from datapipes.ingest.remote import AnyFile, RemoteFile, opened
 
 TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}  # suffixes
-_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # bytes of a CSV file: of its first line, and read to find the types
+_MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # most bytes of the first line of a CSV file; bytes read to find the types
 _MOST_AHEAD, _BLOCKS_AHEAD = 2**25, 32  # bytes and blocks of a CSV file that pyarrow reads ahead
 _OF_CONTENT = (ValueError, TypeError, LookupError, NotImplementedError, EOFError, csv.Error, zlib.error)
 
@@ -45,7 +46,7 @@ def suffix_of(name: str) -> str:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """Return the files in a folder whose names do not begin with "." or "_", sorted by name; or the file itself."""
+    """Return the files in a folder whose names do not begin with "." or "_", sorted by name. For a file: [path]."""
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith((".", "_")))
@@ -56,7 +57,7 @@ class TableFiles:
 
     Args:
         where: how messages begin.
-        path: a file, or a folder of files; if `files` are given, how messages name them.
+        path: a file, or a folder of files. If `files` are given, `path` is how messages name them.
         kind: the suffix of `files`, one of TABLES.
     Attributes:
         names: the names of the columns.
@@ -81,10 +82,10 @@ class TableFiles:
         self._order: Tensor | None = None
 
     def two_columns(self, ends: tuple[str, str]) -> tuple[str, str]:
-        """Return `ends` if the table has columns of these names; else its two columns, or without names its first two.
+        """Return `ends` if the table has both columns; else the names of its first two columns.
 
         Raises:
-            ValueError: There are fewer than two columns, or more with other names: one might have row numbers.
+            ValueError: There are fewer than two columns; or the files name more than two columns, but not `ends`.
         """
         if {*ends} <= {*self.names}:
             return ends
@@ -167,7 +168,7 @@ class TableFiles:
             return self._data.to_table()
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
-        """Yield the columns `names` in pyarrow batches of up to `most` rows; few more rows are in memory.
+        """Yield the columns `names` in pyarrow batches of up to `most` rows; few rows beyond a batch are in memory.
 
         Raises:
             The errors of TableFiles. Also ValueError: A file at a URI has changed.
@@ -190,7 +191,7 @@ class TableFiles:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Add `where` to an error that the block raises; if a file has changed meanwhile, say so instead.
+        """Add `where` to an error raised inside. If a file has changed meanwhile, raise an error that says so instead.
 
         pyarrow raises OSError both for wrong content and for a failing disk; only a failing disk gives an errno.
         """
@@ -226,7 +227,7 @@ class TableFiles:
 
 
 class _Opener:
-    """A file system with the methods of fsspec's that pyarrow calls to read files, which it names by their URIs."""
+    """A file system for pyarrow, with the methods of an fsspec file system that pyarrow calls to read files by URI."""
 
     protocol = "uri"
 
@@ -278,7 +279,7 @@ def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
 
 
 def _check_head(first: _Head, other: _Head) -> None:
-    """Raise ValueError if only one of a CSV file and the first file names its columns, or if their columns differ."""
+    """Raise ValueError unless `first` and `other` have equal columns, and both name their columns or neither does."""
     if first.has_names and not {*first.cells} & {*other.cells}:
         raise ValueError(
             f"{other.file} begins with {shown(other.cells)}, the first file with the names {shown(first.cells)}; all "
@@ -322,7 +323,7 @@ def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) ->
 
 
 def _as_numbers(data: Any) -> Any:
-    """Return the data set with columns that have no type, since all their cells are empty, as int64."""
+    """Return the data set, where a column without a type (all its cells are empty) becomes int64."""
     pyarrow = importlib.import_module("pyarrow")
     fields = [
         column.with_type(pyarrow.int64()) if pyarrow.types.is_null(column.type) else column for column in data.schema

@@ -1,8 +1,9 @@
 """Read files that torch.save wrote since version 1.6, without torch's unpickler: zip archives of a pickle and tensors.
 
-torch's unpickler hashes keys that the file chose, and writes values into its messages. For nested tuples, each used
-twice, either may take forever. Also, its list of allowed globals belongs to the whole process. So plain_pickle.py reads
-the pickle, and this module makes tensors of the members that the pickle refers to.
+torch's unpickler hashes keys that the file chose, and writes values into its messages. Both take forever if a tuple has
+one tuple as both of its items, this tuple again has one tuple as both items, and so on. Also, torch's list of allowed
+globals belongs to the whole process. So plain_pickle.py reads the pickle, and this module makes tensors of the members
+that the pickle refers to.
 
 Invariant: no code of a file runs, and time and memory stay in proportion to its size. Refused with `FileRefused`: a
 packed archive, a value other than plain data and dense tensors, a tensor beyond its storage, and a tensor with more
@@ -82,7 +83,7 @@ class _Storage:
 
 
 class _Tensor:
-    """Stands for a tensor: its storage, offset, shape and strides; `signs` are its `_SIGNS` (conjugate, negative)."""
+    """Stands for a tensor: its storage, offset, shape and strides. `signs` lists the keys of `_SIGNS` that are set."""
 
     __slots__ = ("dtype", "offset", "shape", "signs", "storage", "strides")
 
@@ -136,15 +137,15 @@ class TorchArchive:
     Args:
         stream: the file.
         most_bytes: the most bytes that its pickle may have.
-        mapped: all bytes of the file, mapped. Tensors then share these bytes, and their checksums are not checked.
-            Without it, tensors are read into memory, and their checksums checked.
+        mapped: all bytes of the file, mapped. Tensors then share these bytes, and checksums are not checked. None:
+            tensors are read into memory, and checksums are checked.
     Raises:
         FileRefused: The archive is broken, packed, or not from torch.save.
     """
 
     def __init__(self, stream: BinaryIO, most_bytes: int, mapped: UntypedStorage | None = None) -> None:
         self._stream, self._mapped = stream, mapped
-        self._read: dict[str, tuple[UntypedStorage, torch.dtype | None]] = {}  # by key; the dtype if it is a copy
+        self._read: dict[str, tuple[UntypedStorage, torch.dtype | None]] = {}  # {key: (bytes, dtype if copied)}
         with _told("a broken archive"):  # on corrupt archives zipfile raises nearly anything
             self._archive = open_archive(stream.read()) if mapped is None else zipfile.ZipFile(stream)
             self._size = stream.seek(0, 2)
@@ -163,7 +164,7 @@ class TorchArchive:
             self._is_swapped = order is not None and _BYTE_ORDERS[read_member(self._archive, order)] != sys.byteorder
 
     def read(self, allowed: Mapping[tuple[str, str], Global]) -> object:
-        """Return the object in the pickle, with stand-ins for tensors. It may name only the globals in `allowed`.
+        """Return the object in the pickle, with stand-ins for tensors. The pickle may name only globals in `allowed`.
 
         Raises:
             FileRefused: The pickle is broken or hostile, or holds something else.
@@ -171,10 +172,10 @@ class TorchArchive:
         return parse_pickles(self._pickled, allowed, kind=_TensorReader)[0]
 
     def tensor(self, value: object, name: str) -> Tensor | None:
-        """Return the tensor that the stand-in `value` describes; None if `value` is no stand-in of a tensor.
+        """Return the tensor that the stand-in `value` describes. None: `value` is no stand-in for a tensor.
 
-        The tensor shares the bytes of its storage: the mapped bytes, or memory that must not be written to. A copy has
-        at most as many bytes as the file.
+        The tensor shares the bytes of its storage: the mapped bytes, or memory that must not be written to. A
+        contiguous copy of the tensor has at most as many bytes as the file.
 
         Raises:
             FileRefused: The archive lacks numbers of the tensor, or the tensor has more bytes than the file.
@@ -234,7 +235,7 @@ class TorchArchive:
 
 @contextmanager
 def _told(text: str) -> Iterator[None]:
-    """Turn any error that the block raises into FileRefused."""
+    """Turn any error raised inside into FileRefused."""
     try:
         yield
     except FileRefused:
@@ -244,7 +245,7 @@ def _told(text: str) -> Iterator[None]:
 
 
 # --- zip archives of unknown origin, such as npz files: memory stays in proportion to the archive and to the stated
-# sizes of its members, even if these are false
+# sizes of its members, even if the stated sizes are false
 
 
 def open_archive(content: bytes) -> zipfile.ZipFile:

@@ -5,10 +5,11 @@ if they do not end. When `load_all` returns or raises, no process, descriptor or
 
 Messages are pickled tuples: ("at", text) before each type, ("log", level, text), and in the end ("loaded", {(field,
 type): Form}) followed by descriptors of memory, or ("failed", traceback). A child ends when its parent ends, whatever
-it is doing. No process outside the program can write to the pipe.
+the child is doing. No process outside the program can write to the pipe.
 
-Tensors pass in shared memory, without a copy: first a Form of each, then the descriptors of their memories, as many at
-once as the system takes. A descriptor in flight keeps its memory alive, so a child may end once all are sent.
+Tensors pass in shared memory, without a copy. First a Form of each tensor is sent, then the descriptors of the
+memories, as many at once as the system takes. A descriptor in flight keeps its memory alive, so a child may end after
+it has sent all descriptors.
 
 A process gets threads in proportion to the bytes it has to read. Equal shares would leave processors idle: labels are
 soon read, and nodes would go on with a quarter of the threads. Shares are rounded up, so the number of threads exceeds
@@ -56,7 +57,7 @@ from datapipes.processes.sharing import Packed, pack
 from datapipes.processes.start import Context, context_of, prepare_server, require_descriptors
 
 LOOK_S = 0.1  # seconds between two checks that processes live and that loading may go on
-GRACE_S = 0.25  # seconds after the first failure in which others may report theirs
+GRACE_S = 0.25  # seconds after the first failure in which other processes may report failures
 END_S = 0.5  # seconds that a process may take to end after a signal
 _REMEDY = "run it in a notebook or by `python -c`."
 
@@ -64,15 +65,16 @@ _REMEDY = "run it in a notebook or by `python -c`."
 def load_all(
     tasks: Sequence[EntityTask], *, in_parallel: bool, go_on: Callable[[], None] = lambda: None
 ) -> dict[str, Loaded]:
-    """Load each entity in a process of its own, all at once or in the given order; return {entity: its tensors}.
+    """Load each entity in a process of its own; return {entity: its tensors}.
 
     Args:
+        in_parallel: True: load all entities at once. False: load one after another.
         go_on: called every LOOK_S; an exception from it ends the processes and the call.
     Raises:
-        TFRecordLoadError: Entities have failed; the error names all that failed by themselves.
+        TFRecordLoadError: Entities have failed; the error names each entity that failed by itself.
         TypeError: A loader cannot be pickled.
         RuntimeError: This process may have no children, or a child could not import the main module.
-        OSError: Too few descriptors are left.
+        OSError: Too few file descriptors are left.
     """
     context = context_of(None)
     _refuse_no_children()
@@ -88,7 +90,7 @@ def load_all(
             wait_for_all(children, go_on)
             loaded.update({child.task.entity: child.loaded for child in children if child.loaded is not None})
         except BaseException:
-            loaded.clear()  # the traceback keeps this frame, which must not keep the memory
+            loaded.clear()  # or the traceback, which refers to this frame, would keep the memory
             raise
         finally:
             end_all(children)
@@ -159,7 +161,7 @@ class Child(ChildProcess):
                 for (name, kind), tensor in zip(said[0], receive_tensors(self.pipe, [*said[0].values()]), strict=True):
                     loaded.setdefault(name, {})[kind] = tensor
                 self.loaded = loaded
-            except (EOFError, ConnectionError):  # the process died before it had sent all
+            except (EOFError, ConnectionError):  # the process died before it had sent all descriptors
                 raise
             except (OSError, RuntimeError, ValueError) as error:  # raised here, for want of descriptors for example
                 self._fail(f"its result could not be taken over: {sentence(error)}")
@@ -222,11 +224,14 @@ def _ending_text(code: int | None) -> str:
     return f"{how_it_exited(code)} without a result"
 
 
-MOST_LOOKED_AT = 100  # files of an entity whose size is looked up; the others count with the mean of these
+MOST_LOOKED_AT = 100  # files of an entity whose size is looked up; their mean is taken as the size of other files
 
 
 def thread_shares(tasks: Sequence[EntityTask]) -> list[int]:
-    """Return the number of threads for each task, at least 1, by bytes to read; equal if sizes are unknown."""
+    """Return how many threads each task gets: in proportion to the bytes to read, at least 1.
+
+    If sizes are unknown, all tasks get equally many.
+    """
     most = torch.get_num_threads()
     try:
         sizes = [sum(map(_num_bytes, task.infos.values())) for task in tasks]
@@ -249,7 +254,7 @@ def main(start: tuple[Connection, Packed, int, int]) -> None:
     """The main function of the process: load an entity and send it to the parent.
 
     Args:
-        start: (this process's end of the pipe, packed EntityTask, number of threads, level of the caller's log).
+        start: (this process's end of the pipe, packed EntityTask, number of threads, log level of the caller).
     """
     pipe, task, num_threads, log_level = start
     begin_as_child()
@@ -298,7 +303,7 @@ class _Teller(logging.Handler):
 # --- tensors on their way to the parent
 
 MOST_AT_ONCE = 250  # descriptors in one message; the system takes 253
-WAIT_S = 10.0  # seconds within which announced descriptors must come; the sender has them ready
+WAIT_S = 10.0  # seconds within which announced descriptors must arrive; the sender has them ready
 
 
 @dataclass(frozen=True)
@@ -338,7 +343,7 @@ def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[
 
 
 def send_descriptors(pipe: Connection, descriptors: Sequence[int]) -> None:
-    """Send descriptors through a pipe, which must be a socket. The receiver must know how many come."""
+    """Send descriptors through a pipe, which must be a socket. The receiver must know the number of descriptors."""
     with _socket_of(pipe) as channel:
         for begin in range(0, len(descriptors), MOST_AT_ONCE):
             socket.send_fds(channel, [b"D"], descriptors[begin : begin + MOST_AT_ONCE])
@@ -347,7 +352,7 @@ def send_descriptors(pipe: Connection, descriptors: Sequence[int]) -> None:
 def receive_tensors(pipe: Connection, forms: Sequence[Form]) -> list[Tensor]:
     """Receive descriptors, and return the tensors that `forms` describe, in the memory of the sender.
 
-    `forms` must be those of the message just before.
+    `forms` must be from the message just before the descriptors.
 
     Raises:
         EOFError, OSError: The sender has ended, or this process may open no more descriptors.

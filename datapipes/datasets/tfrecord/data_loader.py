@@ -1,7 +1,7 @@
 """TFRecordDataLoader: loads a rank's share of the records of an entity as tensors.
 
 The files of an entity are the files in its folder whose name matches the pattern, sorted by name. Every rank sees the
-same files in the same order, so the shares of ranks are disjoint, and together they are all files.
+same files in the same order, so each file is in the share of exactly one rank.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class TFDatasetOptions:
         batch_size: records per step of the progress log; see `log_every_n_batch`. Memory use does not depend on it.
         file_buffer_size: the most bytes of a record, framing included; a longer record is an error. The
             buffer of a reading thread begins with 256 KiB, or file_buffer_size if less, and doubles for longer records;
-            while it grows, the old buffer is held too.
+            while it doubles, the old buffer is in memory too.
         deterministic: no effect. Rows are always in the order of the records, file after file, sorted by name.
-        use_interleave: read with as many threads as torch uses (`torch.get_num_threads()`), one file in each.
+        use_interleave: read with as many threads as torch uses (`torch.get_num_threads()`), each one file at a time.
         num_parallel_file_reads: number of threads if `use_interleave` is False. With True only the default is allowed,
             since the number would have no effect.
         ram_budget_multiplier: share of the memory that TensorFlow may use for its buffers. Here a thread has one
             buffer, so only the default is allowed.
-        log_every_n_batch: log a line of INFO each `batch_size * log_every_n_batch` records.
+        log_every_n_batch: log a line of INFO after every `batch_size * log_every_n_batch` records.
     Raises:
         TypeError, ValueError: A value is not allowed, or can have no effect.
     """
@@ -121,11 +121,11 @@ def files_of(where: str, info: SerializedTFRecordInfo) -> Sequence[AnyFile]:
 class LoadedEntityTensors:
     """The tensors of an entity. They unpack as `ids, features = loaded`.
 
-    The tensors lie in memory that other processes map: see `share_memory`. Row i of each tensor belongs to record i;
-    records are counted over the files, which are sorted by name.
+    The tensors lie in memory that other processes map: see `share_memory`. Records are numbered from 0 through all
+    files, sorted by name. Row i of features and labels, and ids[i] (for edges ids[:, i]), belong to record i.
 
     Attributes:
-        ids: int64 [n] for nodes; int64 [2, n] for edges, sources in row 0 and destinations in row 1, contiguous rows.
+        ids: int64 [n] for nodes; int64 [2, n] for edges: sources in row 0, destinations in row 1; rows are contiguous.
         features: [n, feature_dim], dtype `feature_dtype` of the info; None if the info names no feature keys.
         labels: int64 [n, k] if all label keys are int64, otherwise float32; None if the info names no label keys.
     """
@@ -139,9 +139,10 @@ class LoadedEntityTensors:
 
 
 def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: Sequence[AnyFile]) -> list[KeySpec]:
-    """Return the spec of each key as found in the first record of all files, which is the same on all ranks.
+    """Return the spec of each key, taken from the first record of the first file that has records.
 
-    If there is no record at all, the first feature key gets all columns.
+    `files` are the files of all ranks, so all ranks return the same specs. If no file has records, the first feature
+    key gets all `feature_dim` columns.
     """
     keys = [*info.entity_keys, *info.feature_keys, *info.label_keys]
     for file in files:
@@ -157,7 +158,7 @@ def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files:
 def _tables(
     where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec], num_records: int
 ) -> tuple[LoadedEntityTensors, list[Table]]:
-    """Return (ids, features and labels for all records, still unwritten; tables through which they are written).
+    """Return (loaded, tables): tensors with room for all records, and the tables through which records are written.
 
     Without records there are no tables.
 
@@ -184,7 +185,7 @@ def _tables(
 def _made(
     shape: tuple[int, ...], dtype: torch.dtype, keys: Sequence[Sequence[KeySpec]], where: str
 ) -> tuple[Tensor, list[Table]]:
-    """Return (tensor in shared memory, its tables): one for each group of keys, one after another in the memory."""
+    """Return (tensor in shared memory, its tables): one table for each group of keys, in the order of the memory."""
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype), []
     tensor, memory = shared_with_memory(shape, dtype, where)
@@ -247,7 +248,7 @@ class TFRecordDataLoader:
             FileNotFoundError: There is no folder, or no file in it matches the pattern.
             OSError: A file cannot be read.
             DatasetFormatError: A file is damaged, ends too early, has changed while it was read, or has a record that
-                does not fit the info. The message names file, record and byte; records count from 0.
+                does not fit the info. The message names file, record and byte; records are numbered from 0.
             MemoryError: Too little memory is left for the result.
             ModuleNotFoundError: The folder is a URI, and the package that reads it is not installed.
         """
@@ -271,7 +272,7 @@ class TFRecordDataLoader:
             keys = _keys_found(where, info, reader, files)
         else:
             keys = key_specs(where, info, info.feature_spec)
-        size, more = divmod(len(files), self._world_size)  # the first ranks have one more
+        size, more = divmod(len(files), self._world_size)  # the first `more` ranks have one file more
         begin = self._rank * size + min(self._rank, more)
         share = files[begin : begin + size + (self._rank < more)]
         counts = reader.counts(share)
@@ -307,8 +308,8 @@ def share_memory(entity: Any) -> Any:
     Args:
         entity: a dense tensor in host memory, a dict of such tensors, or None. It is not changed.
     Returns:
-        Tensors of the same shapes and dtypes, in a dict if a dict was given. A tensor that is already in such memory,
-        or has no values, is returned without a copy. Copies are contiguous. None for None.
+        Tensors of the same shapes and dtypes, in a dict if a dict was given; None if `entity` is None. A tensor that is
+        already in a memfd, or has no values, is returned without a copy. Copies are contiguous.
     Raises:
         TypeError: `entity` is something else, or a tensor is sparse or quantised.
         ValueError: A tensor is not in host memory.

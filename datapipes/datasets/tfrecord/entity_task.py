@@ -1,7 +1,7 @@
 """Load one entity of a graph: all its types, one after another. This runs in a process of its own (children.py).
 
-Edge weights are read as labels. So they come in a tensor of their own, and no copy of the features without them is
-needed.
+Edge weights are read as labels. So weights are in a tensor of their own, and features need not be copied to leave the
+weights out.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class TFRecordLoadError(RankError):
 
     @classmethod
     def of_entities(cls, rank: int, failures: Mapping[str, str], stopped: list[str]) -> TFRecordLoadError:
-        """Return the error for entities that failed; `stopped` are the other entities, which were stopped then."""
+        """Return the error for entities that failed. `stopped` names the entities that this rank then stopped."""
         also = f" It has stopped the others: {', '.join(stopped)}." if stopped else ""
         texts = [f"{entity}: {text}" for entity, text in failures.items()]
         head = f"{WHERE}: rank {rank} could not load {', '.join(failures)}.{also} Correct what the texts below name."
         return cls("\n\n".join([head, *texts]), failures)
 
 
-Loaded = dict[str, dict[Any, Tensor]]  # {"ids", "features", "labels" or "weights": {type, None without types: tensor}}
+Loaded = dict[str, dict[Any, Tensor]]  # {"ids", "features", "labels" or "weights": {type or None: tensor}}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which files and which keys to load, of one entity and of a whole graph."""
+"""What to load from TFRecords: SerializedTFRecordInfo for one entity, SerializedGraphMetadata for a whole graph."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class SerializedTFRecordInfo:
         feature_keys: keys to load as features, in this order of columns. A key with k values takes k columns.
         feature_spec: {key: any object with shape and dtype}, such as `tf.io.FixedLenFeature`; dtype is int64 or
             float32, as TensorFlow, torch or NumPy have it, or as the text "int64" or "float32". All feature keys and
-            label keys must be in it; entity keys may be left out. Records without the key get its `default_value`, one
-            number or as many as the shape says. None: the kind and the number of values of each key are taken from the
-            first record of the first file.
+            label keys must be in it; entity keys may be left out. A record without a key gets the `default_value` of
+            the key: one number, or as many as the shape says. None: the kind and the number of values of each key are
+            taken from the first record of the first file that has records.
         feature_dim: number of columns of all feature keys together; must agree with the spec.
         entity_key: for nodes, the key of the node id, a str; for edges, (key of the source, key of the destination);
             each key has one int64.
         label_keys: keys to load as labels, in this order of columns.
-        tfrecord_uri_pattern: regular expression for the names of the files in the folder, from their first character.
+        tfrecord_uri_pattern: regular expression for the names of the files; a match begins at the first character.
         packed_feature_key, packed_feature_dim: features that GiGL has quantised; not read here. Leave them out.
         feature_dtype: dtype of the features: float16, float32, float64, or an integer of 8 to 64 bits. A value outside
             the range of the dtype is an error. Floats may be rounded to a narrower float; integers must fit exactly.
@@ -196,10 +196,10 @@ class SerializedGraphMetadata:
         edge_entity_info: the edges: one info for a graph without types, or a dict by edge type, a tuple (src, rel, dst)
             or the text "src:rel:dst".
         positive_label_entity_info, negative_label_entity_info: pairs of nodes that belong together (positive) or do not
-            (negative): one info, or a dict by edge type. None, also as the value of a type: no labels. The types may
-            differ from the types of edges.
+            (negative): one info, or a dict by edge type. None, or None as the value of a type: no labels. The types
+            may differ from those in edge_entity_info.
         node_quantization_metadata, edge_quantization_metadata: GiGL's records on features that it has quantised. Leave
-            them out, since such features are not read here.
+            them out, since quantised features are not read here.
     Raises:
         TypeError, ValueError: A value is not allowed; nodes have the keys of edges, or edges the key of nodes; some
             fields have types and others none; an edge type has a node type without nodes.

@@ -63,11 +63,11 @@ def load_torch_tensors_from_tf_record(
         should_load_tensors_in_parallel: True: all entities are loaded at once, and share the threads of torch in
             proportion to the bytes of their files. False: edges, nodes, positive and negative labels are loaded one
             after another, each with all threads.
-        rank: the rank of this process, for log and errors; with several ranks, torch.distributed's number is used.
+        rank: the rank of this process, for log and errors. If torch.distributed has several ranks, `rank` is ignored.
         node_tf_dataset_options: how the records of nodes are read.
         edge_tf_dataset_options: how the records of edges and of labels are read.
-        weight_edge_feat_name: the feature key, of one value, that becomes `edge_weights` and leaves `edge_features`;
-            {edge type: key} for several edge types.
+        weight_edge_feat_name: a feature key with one value in each record. It becomes `edge_weights`, and is left out
+            of `edge_features`. For several edge types: {edge type: key}.
         rank_timeout_s: a rank counts as failed after this many seconds without a heartbeat. All ranks must also call
             this within this time. A rank that is starting its fork server, before its first load, learns of a failure
             some seconds later.
@@ -115,7 +115,7 @@ def load_torch_tensors_from_tf_record(
             loaded = load_all(tasks, in_parallel=should_load_tensors_in_parallel, go_on=ranks.go_on)
             _refuse_other_shares(ranks, tf_record_dataloader, tasks)  # last: no rank waits before it loads
     except BaseException:
-        loaded.clear()  # the traceback keeps this frame, which must not keep the memory
+        loaded.clear()  # or the traceback, which refers to this frame, would keep the memory
         raise
     graph = _graph_of(loaded)
     graph._rank = int(getattr(tf_record_dataloader, "rank", ranks.rank))
@@ -128,8 +128,8 @@ def load_torch_tensors_from_tf_record(
 def _refuse_other_shares(ranks: Ranks, loader: Any, tasks: Sequence[EntityTask]) -> None:
     """Raise ValueError unless the ranks load different shares of the same files.
 
-    Not checked: ranks that load all files (world_size 1), and loaders of other classes. On several machines the names
-    of files are compared, not their folders.
+    Not checked: ranks that load all files (world_size 1), and loaders of other classes. Names of files are compared,
+    but not folders, which may differ between machines.
     """
     shares = loader if isinstance(loader, TFRecordDataLoader) else TFRecordDataLoader(0, 1)
     if ranks.agreed(shares.world_size, partial(_same, "another world_size")) == 1 or ranks.size == 1:
@@ -182,7 +182,7 @@ def _by_type(infos: Any) -> dict[Any, SerializedTFRecordInfo]:
 
 
 def _weight_keys(metadata: SerializedGraphMetadata, weights: Any) -> dict[Any, str]:
-    """Return {edge type, None without types: feature key of its weights}, after checks."""
+    """Return {edge type or None: feature key of its weights}, after checks."""
     infos = _by_type(metadata.edge_entity_info)
     if weights is None:
         return {}

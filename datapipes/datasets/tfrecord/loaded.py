@@ -32,9 +32,9 @@ __all__ = ["DEFAULT_HOMOGENEOUS_EDGE_TYPE", "DEFAULT_HOMOGENEOUS_NODE_TYPE", "Lo
 _ByNode = Tensor | dict[NodeType, Tensor]
 _ByEdge = Tensor | dict[EdgeType, Tensor]
 
-#: The node type under which a graph without types is stored.
+#: The node type of a graph without types, where a type is needed.
 DEFAULT_HOMOGENEOUS_NODE_TYPE: NodeType = "default_homogeneous_node_type"
-#: The edge type under which a graph without types is stored.
+#: The edge type of a graph without types, where a type is needed.
 DEFAULT_HOMOGENEOUS_EDGE_TYPE: EdgeType = (DEFAULT_HOMOGENEOUS_NODE_TYPE, "to", DEFAULT_HOMOGENEOUS_NODE_TYPE)
 
 
@@ -94,7 +94,7 @@ class LoadedGraphTensors:
                 anchors; this copies the labels.
         Raises:
             ValueError: There are no positive labels; labels are a tensor but the graph has several edge types; an edge
-                type of the new name exists already. Nothing has changed then.
+                type of the new name exists already. No field has changed then.
         """
         check_choice(_LABELS, "edge_dir", edge_dir, ("in", "out"))
         if self.positive_label is None:
@@ -135,9 +135,9 @@ class LoadedGraphTensors:
 
         The task is the first of these that the graph has:
 
-        * "node_classification": labels are whole numbers. `train_set` has the nodes with labels >= 0 in all columns,
-          with labels [n], or [n, k] of k columns.
-        * "node_regression": labels are float32; `train_set` has the nodes without NaN.
+        * "node_classification": labels are whole numbers. `train_set` has the nodes with labels >= 0 in all columns.
+          Its labels are [n], or [n, k] if there are k > 1 columns.
+        * "node_regression": labels are float32; `train_set` has the nodes whose labels are not NaN.
         * "link_prediction": `train_set` has the positive pairs, [n, 2]. If there are negative pairs, they follow, and
           labels are 1 for positive pairs and 0 for negative pairs.
         * "all_nodes": `train_set` has all nodes, without labels.
@@ -148,7 +148,7 @@ class LoadedGraphTensors:
             name: the name of the data set, for messages.
         Returns:
             Rows of nodes are in the order of their ids. If `node_ids` are in order, features and labels are shared with
-            this object; otherwise they are copied into shared memory. O(nodes + edges).
+            this object; otherwise they are copied into shared memory. Time O(nodes + edges).
         Raises:
             IndexError: A node id, or an end of an edge or a label, is not in 0 .. n - 1 for n nodes of its type.
             ValueError: A node id is there twice; or several ranks have loaded a share of the graph each: then use
@@ -195,9 +195,9 @@ class LoadedGraphTensors:
         the parts of its ranks. A folder appears whole or not at all, once all ranks have written everything; an older
         partition is replaced.
 
-        Cost: every value is sent to its owner once, sources of edges twice, in windows of 16 MiB. Memory beside the
-        tensors: a few windows; 16 bytes for each node and each edge, 32 while they are sorted; 4 bytes for each node of
-        all ranks. O(n log n).
+        Time O(n log n). Every value is sent to its owner once, sources of edges twice, in windows of 16 MiB. Memory
+        besides the tensors: a few windows; 16 bytes for each node and each edge, 32 while nodes or edges are sorted; 4
+        bytes for each node of all ranks.
 
         Args:
             rank_timeout_s: a rank counts as failed after this many seconds without a heartbeat, or if it calls this
@@ -209,7 +209,7 @@ class LoadedGraphTensors:
                 forms; the message names rank and id.
             FileExistsError: `root` holds a file that is not part of a partition.
             OSError: The disk is full, or the folder cannot be written.
-            TFRecordLoadError: Another rank has failed, has ended, or did not come. `failed_ranks` has its reason.
+            TFRecordLoadError: Another rank has failed, has ended, or did not call this. `failed_ranks` says why.
         """
         with exchange(_PARTITION, rank_timeout_s, TFRecordLoadError) as ranks:
             refuse_other_ranks(self._num_ranks)
@@ -258,7 +258,7 @@ _REMEDY = "Number the nodes from 0 on, without gaps, when the records are writte
 
 
 def row_order(where: str, ids: Tensor) -> Tensor | None:
-    """Return the row of each id, int64 [n]: ids[row[i]] == i. None if ids are 0 .. n - 1 in order.
+    """Return the row of each id, int64 [n]: ids[row[i]] == i. None: the ids are 0 .. n - 1 in order already.
 
     Raises:
         IndexError: An id is not in 0 .. n - 1.
@@ -304,7 +304,7 @@ def _in_order(
 def _check_pairs(name: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mapping[Any, int]) -> None:
     """Check that both ends of each edge are nodes of their types.
 
-    `pairs` is [2, E]: sources in row 0, destinations in row 1. `ends` are the types of both.
+    `pairs` is [2, E]: sources in row 0, destinations in row 1. `ends` is (source type, destination type).
 
     Raises:
         ValueError: No nodes of a type were loaded.

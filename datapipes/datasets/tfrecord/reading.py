@@ -28,7 +28,7 @@ from datapipes.datasets.tfrecord.spec import WrongRecord
 from datapipes.ingest.remote import AnyFile, opened
 
 _T = TypeVar("_T")
-_Use = Callable[[memoryview, int], tuple[int, int, str]]  # (content, records so far) -> records, bytes, problem
+_Use = Callable[[memoryview, int], tuple[int, int, str]]  # see Reader._read
 
 
 class Reader:
@@ -93,7 +93,7 @@ class Reader:
                     raise self._changed(file, count, "more")
                 staging.write(first_row + done + records, more)
                 records, num_bytes = records + more, num_bytes + size
-                if more < staging.num_rows:  # otherwise the staging rows may be full, which is no problem
+                if more < staging.num_rows:  # otherwise parsing may have ended only because the staging rows are full
                     self._tell(records)
                     return records, num_bytes, problem
 
@@ -101,7 +101,7 @@ class Reader:
             raise self._changed(file, count, str(records_read))
 
     def first(self, file: AnyFile, look: Callable[[memoryview], _T]) -> _T | None:
-        """Return `look(record)` for the first record of the file with its framing; None if the file has no record.
+        """Return `look(record)`, where `record` is the first record of the file with its framing. None: no records.
 
         Raises:
             DatasetFormatError: The file is broken, or `look` raises WrongRecord.
@@ -126,7 +126,8 @@ class Reader:
     def _read(self, file: AnyFile, use: _Use) -> int:
         """Read a file from beginning to end; return the number of its records.
 
-        `use` is called with (content, records so far) for each piece, and returns (records, bytes used up, problem).
+        `use` is called with (content, records so far) for each piece, and returns (records used up, bytes used up,
+        problem). The problem is a text, "" if all is well.
         """
         done = 0
         try:
@@ -224,7 +225,7 @@ class _RecordTooLong(Exception):
 
 
 class Window:
-    """A buffer over the next bytes of a stream that were not used up yet.
+    """A buffer of the bytes that were read from a stream and not yet used up.
 
     Attributes:
         at: position in the stream of the first byte of `content`.
@@ -264,7 +265,7 @@ class Window:
         return count > 0
 
     def _larger(self) -> memoryview:
-        # Doubling, not the stated length, which may be false: memory follows the bytes that exist.
+        # Double the size, rather than take the length that a record states: that length may be false.
         if len(self._room) == self._most:
             length = _core.record_length(self._room)
             raise _RecordTooLong(f"it has {length} bytes, file_buffer_size allows {self._most}")
@@ -316,7 +317,7 @@ class _Staging:
 
 
 _CHUNK = 2**17  # packed bytes read at once
-_MOST_ZEROS = 2**26  # behind gzip data: tapes pad their last block with zeros; a sparse file may have any length
+_MOST_ZEROS = 2**26  # accepted after gzip data, since tapes pad their last block; a sparse file may have any number
 _MOST_UNPACKED = 2**20  # bytes unpacked at once
 _GZIP = 31  # tells zlib to expect the largest window and a gzip header
 

@@ -1,9 +1,8 @@
 """KeySpec: the kind and the number of values of a key in each record, and the default of a missing key.
 
-A KeySpec comes from a feature spec, or without one from the first record of an entity (`specs_in`). The values of a
-feature spec are objects with `shape` and `dtype`, such as `tf.io.FixedLenFeature`; a `default_value` other than None is
-used. A record
-holds lists of int64 and of float32 only, so these two dtypes are allowed.
+A KeySpec is made from a feature spec, or without a feature spec from the first record of an entity (`specs_in`). The
+values of a feature spec are objects with `shape` and `dtype`, such as `tf.io.FixedLenFeature`; a `default_value` other
+than None is used. The numbers of a record are int64 or float32, so only these two dtypes are allowed.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def _default(where: str, value: Any, kind: str, width: int) -> tuple[float | int
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
-_KINDS = {1: "bytes", 2: FLOAT32, 3: INT64}  # lists of a Feature, by the number of their field
+_KINDS = {1: "bytes", 2: FLOAT32, 3: INT64}  # {field number in a Feature: kind of the list}
 _HEAD, _TAIL = 12, 4  # bytes of framing before and after the data of a record
 _MOST_BYTES_OF_VARINT = 10
 
@@ -133,7 +132,7 @@ def _spec(key: str, features: dict[bytes, bytes]) -> KeySpec:
     number, pieces = 0, list[bytes]()
     for field, wire_type, content in _fields(feature):
         if field in _KINDS and wire_type == _BYTES:
-            if field != number:  # if two kinds are present, the last counts
+            if field != number:  # if there are lists of two kinds, the last kind is used
                 number, pieces = field, []
             pieces.append(content)
     width = 0 if number == 0 else _count(_KINDS[number], b"".join(pieces))

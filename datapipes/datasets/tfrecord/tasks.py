@@ -23,14 +23,15 @@ def task_of(
     positive: Mapping[Any, Tensor],
     negative: Mapping[Any, Tensor],
 ) -> dict[str, Any]:
-    """Return the task of a graph as fields of a Dataset. The dicts are by node or edge type, None without types.
+    """Return the task of a graph as {field of a Dataset: value}.
 
-    The validation and test sets are empty, with the types and names of the train set.
+    The validation and test sets are empty, with the types and names of the train set. Without types, each type below is
+    None.
 
     Args:
-        counts: number of nodes.
-        labels: [n, k] in the order of the ids.
-        positive, negative: pairs [2, number].
+        counts: {node type: number of nodes}.
+        labels: {node type: labels [n, k]}, rows in the order of the ids.
+        positive, negative: {edge type: pairs [2, n]}.
     Raises:
         ValueError: Some types have labels that are floats and others whole numbers; a label is too large for a class;
             or there are negative labels without positive ones.
@@ -85,7 +86,7 @@ def _of_pairs(positive: Mapping[Any, Tensor], negative: Mapping[Any, Tensor]) ->
 
 
 def _fields(task: str, sets: dict[Any, ItemSet], num_classes: int = 0) -> dict[str, Any]:
-    """Return the fields of a Dataset on its task: `sets` are the train items, validation and test are empty."""
+    """Return {field of a Dataset: value} for a task. `sets` are the train items; validation and test are empty."""
     nothing = {kind: items.take(torch.empty(0, dtype=torch.int64)) for kind, items in sets.items()}
     no_items = {kind: ItemSet(tuple(rows.values()), names=tuple(rows)) for kind, rows in nothing.items()}
     train, empty = one_set(sets), one_set(no_items)

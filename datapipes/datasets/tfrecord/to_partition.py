@@ -30,11 +30,11 @@ _WHERE = "to_partition"
 _PAIRS = ("edge_index", "positive_label", "negative_label")
 
 
-Fields = Mapping[str, Mapping[Any, Tensor]]  # of a LoadedGraphTensors, by name and type
+Fields = Mapping[str, Mapping[Any, Tensor]]  # {field of a LoadedGraphTensors: {type: tensor}}
 
 
 def refuse_other_ranks(num_ranks: int) -> None:
-    """Raise ValueError if several ranks (`num_ranks`) loaded the graph, and torch.distributed has another number."""
+    """Raise ValueError if several ranks loaded the graph, and torch.distributed does not have `num_ranks` ranks."""
     has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
     size = torch.distributed.get_world_size() if has_ranks else 1
     if num_ranks not in (1, size):
@@ -124,7 +124,7 @@ def _sorted_ids(fields: Fields, name: str, ndim: int) -> dict[Any, Tensor]:
 
 
 def check_rows(where: str, name: str, by_type: Mapping[Any, Tensor], counts: Mapping[Any, int]) -> None:
-    """Raise ValueError unless each type in `by_type` has as many rows as `counts` says it has nodes or edges."""
+    """Raise ValueError unless each type in `by_type` has `counts[type]` rows, one for each node or edge."""
     for kind, rows in by_type.items():
         if kind not in counts or rows.shape[:1] != (counts[kind],):
             is_known = kind in counts

@@ -23,7 +23,7 @@ def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor
     Args:
         who: names the caller in the error.
     Raises:
-        MemoryError: Too little memory is left. All of it is reserved here, so a later write cannot fail.
+        MemoryError: Too little memory is left. The whole tensor is reserved here, so a later write cannot fail.
         OSError: The system refuses, for example since no descriptors are left.
     """
     if math.prod(shape) == 0:
@@ -57,9 +57,9 @@ def received_tensor(descriptor: int, offset: int, shape: tuple[int, ...], dtype:
 
 
 def shared_tensor(tensor: Tensor, who: str) -> Tensor:
-    """Return a dense tensor in shared memory: `tensor` itself if it is there already, otherwise a copy.
+    """Return a dense tensor in shared memory: `tensor` itself if it is in a memfd already, otherwise a copy.
 
-    A tensor that came through torch.multiprocessing is in shared memory too, so it is not copied.
+    A tensor in a memfd stays in it when torch.multiprocessing passes it on. Shared memory that torch made is copied.
 
     Raises:
         MemoryError, OSError: As for `shared_empty`.
@@ -70,6 +70,6 @@ def shared_tensor(tensor: Tensor, who: str) -> Tensor:
 
 
 def _tensor_of(memory: _core.SharedMemory, shape: tuple[int, ...], dtype: torch.dtype, first: int = 0) -> Tensor:
-    """Return a contiguous tensor in a memory; `first` is the number of values before it there."""
+    """Return a contiguous tensor in a memory. `first` is the index of its first value, counted in values of `dtype`."""
     form = torch.empty(shape, dtype=dtype, device="meta")
     return torch.empty(0, dtype=dtype).set_(storage_in(memory), first, form.shape, form.stride())

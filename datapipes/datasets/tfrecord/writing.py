@@ -31,7 +31,7 @@ __all__ = ["write_tf_records"]
 _WHERE = "write_tf_records"
 _MOST_FILES = 99_999  # their names have five digits
 _BATCH_BYTES = 2**22  # of the arrays that encode some rows at once
-_BYTES_OF_INT, _BYTES_OF_FLOAT, _BYTES_OF_KEY = 100, 8, 64  # at most, in these arrays: a varint takes ten numbers
+_BYTES_OF_INT, _BYTES_OF_FLOAT, _BYTES_OF_KEY = 100, 8, 64  # the most bytes of a value or key in these arrays
 
 
 def write_tf_records(
@@ -47,7 +47,7 @@ def write_tf_records(
         folder: a local folder, which must be missing or empty.
         columns: {key: values}, tensors or arrays [n] or [n, k] in host memory, all of the same n. Integers become lists
             of int64. Floats become lists of float32: float64 is rounded.
-        num_files: 1 to 99,999. More files than rows are allowed; some then have no records.
+        num_files: 1 to 99,999. More files than rows are allowed; some files then have no records.
         compress: pack the files by gzip.
     Raises:
         TypeError, ValueError: An argument is not allowed; the message names it. Or an integer is above the largest
@@ -147,7 +147,7 @@ _MASK_DELTA = 0xA282EAD8  # of the CRCs that records store
 class _Piece:
     """Some bytes of each row: `data` is uint8 [rows, width], or [1, width] if all rows are equal.
 
-    `mask` says which of these bytes a row has (None: all), `lengths` how many.
+    `mask` says which of these bytes a row has (None: all of them), `lengths` how many it has.
     """
 
     data: _Bytes
@@ -159,7 +159,7 @@ def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
     """Return the records of all rows, one after the other.
 
     Args:
-        columns: (key, values) each; values are int64 or float32 [rows, values of a row].
+        columns: pairs (key, values); values are int64 or float32 [rows, values of a row].
     """
     num_rows = len(columns[0][1])
     entries = [piece for key, values in columns for piece in _entry(key, values)]

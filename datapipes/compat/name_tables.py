@@ -63,7 +63,7 @@ _OF_GRAPHS = {  # of CSCGraph and HeteroCSCGraph
     **dict.fromkeys(("node_type_offset", "type_per_edge", "node_type", "edge_type"), _TYPED),
 }
 
-# {class, or "datapipes" for the package: {missing name: what to use}}. A class has the rows of its bases, too.
+# {class or package: {missing name: what to use}}. A class has the rows of its bases, too.
 ATTRIBUTES: Table = {
     "MiniBatch": {
         # PyG
@@ -359,7 +359,7 @@ KEYWORDS["TemporalNeighborSampler"] = {
 KEYWORDS["NeighborSampler"] |= dict.fromkeys(("edge_time_attr", "node_time_attr"), _TEMPORAL)
 _PARTS = {"data": "graph: dp.distributed.DistGraph.connect(root, namebook), of a graph that was partitioned"}
 KEYWORDS |= {"DistNeighborSampler": _PARTS, "DistTemporalNeighborSampler": _PARTS}
-KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # of replace()
+KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # keywords of MiniBatch.replace
 KEYWORDS["SeedEdgeExcluder"] = {"assume_num_node_within_int32": "leave it out: ids of any width are compared"}
 KEYWORDS["NegativeSampler"] = {
     "neg_sampling": _NEGATIVES,

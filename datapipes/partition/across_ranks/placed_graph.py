@@ -258,7 +258,7 @@ def _digest(
     *,
     with_dtype: bool = False,
 ) -> str:
-    """On rank 0, return the digest of an array whose rows are spread over all ranks. On others, return a meaningless text.
+    """On rank 0, return the digest of an array with rows on all ranks. On other ranks, return a meaningless text.
 
     Args:
         of_rank: the rows of this rank, in pieces; all pieces are taken.

@@ -3,12 +3,13 @@
 The types follow one another in sorted order: node v of a type has the number `offset + v`, where `offset` is the number
 of nodes of the types before. A graph without types has one type, None.
 
-**Combined weight.** METIS, Fennel and ranges balance one weight for each node. The weight has three measures: the nodes,
+**Combined weight.** METIS, Fennel and ranges balance one weight for each node. It is made of three measures: the nodes,
 the in-edges (an edge belongs to the part of its destination) and the training nodes. A node weighs `base`, plus
-`per_edge` for each of its in-edges, plus `extra` if it is a training node. All nodes together weigh UNITS, and each
-measure has a share of this. With N nodes, E edges, T training nodes and shares that add up to 1, base is
-UNITS * share / N, per_edge is UNITS * share / E and extra is UNITS * share / T, each rounded to the nearest integer. If
-the graph has no edges or no training nodes, the share of that measure goes to the other measures, in proportion.
+`per_edge` for each of its in-edges, plus `extra` if it is a training node. All nodes together weigh UNITS, but for
+rounding, and each measure has a share of this. With N nodes, E edges, T training nodes and shares that add up to 1,
+base is UNITS * share / N, per_edge is UNITS * share / E and extra is UNITS * share / T, each rounded to the nearest
+integer. If the graph has no edges or no training nodes, the share of that measure goes to the other measures, in
+proportion.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class LocalFeatureStore(TensorStore):
         return joined(self.client, ids, places, (own_places, rows), **attribute)
 
     def _where_known(self, key: tuple[Any, Any], is_node_feat: bool, input_type: Any) -> dict[int, Tensor]:
-        """Return {part: empty int64} with the part that owns id 0; call this only if this part has no rows of the group.
+        """Return {part: empty int64} with the part that owns id 0. Call it only if this part has no rows of the group.
 
         Raises:
             KeyError: This part owns id 0, or there are no ids.
@@ -130,7 +130,7 @@ class LocalFeatureStore(TensorStore):
         return self._book(_NAME, "edges", "edge_feat_pb").get_partition_ids_from_eids(ids, input_type)
 
     def _own_rows(self, key: tuple[Any, Any], ids: Tensor) -> Tensor | None:
-        """Return the rows of ids that this part owns; None if this part has neither the tensor nor rows of the group."""
+        """Return the rows of ids that this part owns. None: this part has neither the tensor nor rows of the group."""
         own_ids = self.get_global_id(key[0])
         if key not in self._feat and (own_ids is None or len(own_ids) == 0) and len(ids) == 0:
             return None

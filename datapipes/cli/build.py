@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _by_type(option: str, values: Sequence[str]) -> dict[Any, str]:
-    """Return {type: value} of an option that is given once for each type, as TYPE=VALUE; {None: value} without types."""
+    """Return {type: value} of an option, given as TYPE=VALUE once for each type; {None: value} for a plain VALUE."""
     by_type: dict[Any, str] = {}
     for text in values:
         name, sign, value = text.rpartition("=") if option == "--nodes" else _with_type(text)

@@ -91,8 +91,8 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-_LINE_EVERY_S = 10.0  # within a step
-_STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets no line of its own yet
+_LINE_EVERY_S = 10.0  # between two lines within a step
+_STEP_EVERY_S = 2.0  # at least, between the last line and the first line of another step
 
 
 @contextlib.contextmanager

@@ -79,8 +79,8 @@ _IDENTITY = ("fingerprint", "partition_id", "content_id")
 def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[str, Any]:
     """Return a description of a partition, as JSON values. With `verify`, read and check all files.
 
-    "report" is the report that the native layout stores. If only PyG's layout is there, a report is made, but only with
-    `verify`, since it needs all edges; else it is None.
+    "report" is the report that the native layout stores. If none is stored, a report is made from PyG's layout, but
+    only with `verify`, since this reads all edges. Else "report" is None.
 
     Raises:
         FileNotFoundError, ValueError: A file is missing or wrong; or, with `verify`, the layouts disagree.

@@ -1,7 +1,7 @@
-"""Names from PyG, GraphBolt, GraphLearn and torch, and what each is called here; see other_names.py.
+"""Names from PyG, GraphBolt, DGL, GraphLearn and torch, and what each is called here; see other_names.py.
 
-Reading an attribute that is in these tables raises an error; a keyword is looked up when a stage is built. Names that
-this package has are not affected.
+An attribute that is in these tables raises an error when it is read, and a keyword when it is given to a constructor.
+Names that this package has are not affected.
 """
 
 from __future__ import annotations

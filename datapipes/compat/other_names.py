@@ -1,4 +1,4 @@
-"""Errors about names from PyG, GraphBolt, DGL and torch: each error tells the name used here.
+"""Errors about names from PyG, GraphBolt, DGL, GraphLearn and torch: each error tells the name used here.
 
 `import datapipes` imports this module last, and the import installs the errors: the public classes of the core get an
 attribute for each missing name, and `base/checks.py` gets the keywords. Classes that are loaded later call

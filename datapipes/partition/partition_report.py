@@ -212,7 +212,7 @@ def _balance(counts: Sequence[int]) -> float:
 
 
 def refuse_contradictions(where: str, report: PartitionReport) -> None:
-    """Raise ValueError if the numbers of a report contradict each other. O(num_parts^2) if it has a matrix."""
+    """Raise ValueError if the numbers of a report contradict each other. Time O(num_parts^2) if it has a matrix."""
     contradiction = _contradiction(report)
     if contradiction is not None:
         raise ValueError(f"{where}: the report contradicts itself: {contradiction}. {_AGAIN}")
@@ -272,7 +272,7 @@ def refuse_other_part(
         )
 
 
-# --- a part of its text
+# --- a list in a text
 
 
 def joined(values: Sequence[object], most: int = 32) -> str:

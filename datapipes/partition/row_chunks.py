@@ -46,7 +46,7 @@ class PartRows:
 
     @cached_property
     def num_edges(self) -> int:
-        """The number of edges of the part. Time O(num_rows), the first time only."""
+        """The number of edges of the part. It is computed on first use, in time O(num_rows)."""
         return sum(int(counts.sum()) for _, counts in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -115,7 +115,7 @@ def _is_dataset(data: Any) -> bool:
 
 
 def _in_order(first: Any, types: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `types` in the order of `first`, the types of the HeteroData. Types that only edges name are the last."""
+    """Return `types` in the order of `first`, the types of the HeteroData. Types that only edges name come last."""
     return tuple(dict.fromkeys((*(name for name in first if name in types), *types)))
 
 

@@ -68,7 +68,7 @@ class PlacedGraph(NamedTuple):
     Attributes:
         owners: {node type: RangeMap with the range of ids of each rank}.
         part: this rank's part. The values of its columns come from all ranks, which must read them together.
-        first_ids: {edge type: the edge id of this rank's first edge}; its further edges have the next ids.
+        first_ids: {edge type: the edge id of this rank's first edge}; the rank's further edges have the next ids.
         first_positions: {edge type: [ranks + 1], where the edges of each part begin among those of the whole graph}.
     """
 

@@ -1,9 +1,9 @@
 """The process in which METIS runs: a script for `metis_parts.py`, with NumPy and pymetis only.
 
 pymetis never lets go of the GIL, so METIS could not be interrupted in the caller's process. Standard input brings the
-request as JSON. If it ends without a request, the caller has stopped the call. The graph and the answer lie in the
-memory whose descriptor the request names. The output of METIS and Python goes to the caller. When the thread that
-started this process ends, the kernel kills the process.
+request as JSON. If standard input ends without a request, the caller has stopped the call. The graph and the answer are
+in the memory whose descriptor the request names. The output of METIS and Python goes to the caller. When the thread
+that started this process ends, the kernel kills the process.
 """
 
 from __future__ import annotations

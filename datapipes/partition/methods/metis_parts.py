@@ -33,7 +33,7 @@ from datapipes.processes.endings import how_it_exited
 
 __all__ = ["MetisError"]
 
-EVEN_ENOUGH = 0.05  # the most of `Evened.worst`: no part has more than 1.15 times the mean
+EVEN_ENOUGH = 0.05  # up to this `Evened.worst` parts are even: none has more than 1.15 times the mean
 MOST_RUNS = 5
 MOST_CUT = 1.5  # times the smallest cut
 MOST_WEIGHT = 2**30  # of all nodes together: METIS may count in int32

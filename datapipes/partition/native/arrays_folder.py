@@ -114,7 +114,7 @@ def read_folder(
     """Return (fields, arrays) of the folder `name`: a `kind.fields` from its header, and {place: memory-mapped array}.
 
     Args:
-        kinds: {allowed kind of array: number of types that have it}.
+        kinds: {allowed kind of array: number of node types or edge types}.
         verify: compare the hashes of the files; if False, only their sizes.
     Raises:
         FileNotFoundError: A file is missing.

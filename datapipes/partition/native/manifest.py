@@ -83,7 +83,7 @@ class Identity:
             raise ValueError(f"an edge type ends at {shown(missing[0])}, which is no node type")
 
     def described(self) -> dict[str, Any]:
-        """Return this identity as fields of a header."""
+        """Return the fields of a header that state this identity."""
         return {_STORED.get(name, name): value for name, value in to_json(self).items()}
 
 
@@ -232,7 +232,9 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
-    """Return the header `name` (part.json or book.json), parsed; refuse another format than `wanted`, or partition.
+    """Return the header `name` (part.json or book.json), parsed; refuse another format than `wanted`.
+
+    Also refuse the header of another partition than that of `manifest`.
 
     The further fields of the header are not checked here.
     """

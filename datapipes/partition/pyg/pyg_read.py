@@ -253,7 +253,7 @@ def _identity(root: Path) -> tuple[int, int] | None:
 def _times(
     path: Path, name: str, of_kind: str, fields: Mapping[str, Any], features: Mapping[str, Tensor], count: int
 ) -> dict[str, Tensor]:
-    """Return {name: times}; {} if there are no times. Refuse a feature called `name`: one of both would be lost."""
+    """Return {name: times}; {} without times. Refuse a feature called `name`, since one of the two would be lost."""
     if fields.get(name) is None:
         return {}
     if name in features:

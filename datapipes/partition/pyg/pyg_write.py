@@ -140,7 +140,7 @@ def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int, node_time_at
     times = 8 * sum(n for kind, n in counts.items() if (node_time_attr or TIME) in graph.node_attributes_of(kind))
     edges, nodes = sum(map(graph.num_edges_of, source.edge_types)), sum(counts.values())
     part_bytes = (24 * edges + 16 * nodes + attribute_bytes) // num_parts  # again, in scratch files
-    files = num_parts * 2**13  # names, and the archives of three files
+    files = num_parts * 2**13  # names, and what the archives of a part's three files take
     return 32 * edges + 24 * nodes + attribute_bytes + num_parts * times + files + part_bytes
 
 
@@ -248,7 +248,7 @@ class _Writer:
         return order
 
     def _nodes(self, node_type: NodeType | None, part: int) -> dict[str, Any]:
-        """Return the entry of node_feats.pt for the part's nodes of a type; {} if there are none."""
+        """Return the entry of node_feats.pt for the part's nodes of a type; {} for a type, not None, without nodes."""
         ids = self._book.nodes(node_type).ids_of(part)
         if node_type is not None and ids.shape[0] == 0:
             return {}  # PyG cannot open a type without nodes
@@ -283,7 +283,7 @@ def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _plain(by_type: Mapping[Any, Any]) -> Any:
-    """Return the content of a file: `by_type` as a dict, or the entry of the type None of a graph without types."""
+    """Return the content of a file: `by_type` as a dict; without types, the entry of the type None."""
     return by_type[None] if None in by_type else dict(by_type)
 
 
@@ -320,7 +320,7 @@ def stored_times(times: Tensor) -> Tensor:
 
 
 def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a tensor of zeros whose memory is a file on the disk of `folder`, which has no name when this returns.
+    """Return a tensor of zeros whose memory is a file on the disk of `folder`. The file has no name any more.
 
     Raises:
         OSError: The disk is full. The space is reserved here, since without space a write to the tensor would kill the

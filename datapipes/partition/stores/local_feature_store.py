@@ -44,7 +44,7 @@ class LocalFeatureStore(TensorStore):
         partition_idx: the id of this part.
         labels: for the user's own use, as in PyG; the store neither sets nor reads it. Labels in a partition are the
             attribute "y".
-        meta: the content of PyG's META.json; {} until there is a partition.
+        meta: the content of PyG's META.json; {} if the store is not of a partition.
     """
 
     node_feat_pb = owners_of("nodes")

@@ -33,7 +33,7 @@ _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
 class _Edges(dict[tuple[Any, str], Any]):
-    """{(edge type, layout): edges}. Edges of a Part are a function at first; `[]` calls it and keeps its result.
+    """{(edge type, layout): edges}. Edges of a partition are a function at first; `[]` calls it, and keeps its result.
 
     PyG's scripts and tests read this dict with `[]`. Other methods of dict do not call the functions.
     """

@@ -127,7 +127,7 @@ def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str
 
 
 def owners_of(kind: str) -> property:
-    """Return a property of a StoreOfPart: the part of each of the "nodes" or "edges", in the form that PyG uses."""
+    """Return a property of a StoreOfPart, as in PyG: the part of each node or edge; `kind` is "nodes" or "edges"."""
 
     def read(store: StoreOfPart) -> Any:
         book: Any = store._books.get(kind)
@@ -247,7 +247,7 @@ class TensorStore(StoreOfPart):
         """Store a tensor or array [n, ...] under the fields of a TensorAttr: group_name, attr_name.
 
         Raises:
-            ValueError: A field is not given, or an index is.
+            ValueError: A field is missing, or an index is given.
         """
         return self._put_tensor(tensor, self._full_attr(*args, **kwargs))
 

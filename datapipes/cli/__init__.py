@@ -1,4 +1,4 @@
-"""The `datapipes` command: partition, inspect, convert, bench, serve, status and completion.
+"""The `datapipes` command: build, partition, inspect, convert, report, bench, serve, status and completion.
 
 docs/partition.md describes each command.
 """

@@ -1,4 +1,5 @@
 """`datapipes bench GRAPH`: measure minibatches of a graph on this machine, and advise on faster options.
+
 `datapipes report TRACE`: show what bounded a loader.
 """
 
@@ -35,11 +36,11 @@ from datapipes.loader.trace import read_trace
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 Table = list[list[Any]]
-Rounds = Mapping[str, list[float]]  # {options of a loader: minibatches a second, by round}
+Rounds = Mapping[str, list[float]]  # {options of a loader: its minibatches a second in each round}
 
-PAYS = 1.05  # an option pays if it makes this many times the minibatches
+PAYS = 1.05  # an option pays if it multiplies the minibatches a second by at least this
 FEW_STEPS = 32  # an epoch of fewer minibatches is short
-COLD_BYTES = 2**20  # a minibatch that read more from the disk is reported
+COLD_BYTES = 2**20  # if minibatches read this much each from the disk, the advice says so
 _MOST = 10**6  # the largest value of an option
 _FEWER = {
     IN_MEMORY: "read the graph into memory, CSCGraph.open(path, mmap=False)",
@@ -118,8 +119,8 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         rounds = measuring.alternate(sides, "loaders", progress, left)
     fastest, advice = _advice(rates, rounds, setting, made)
     bound = bottlenecks[fastest]
-    if bound is not None and bound.waits > 0.5:  # the consumer is idle, so less means epochs too short to judge
-        measured = "num_workers" in bound.advice  # their gain is shown above
+    if bound is not None and bound.waits > 0.5:  # bench only waits for minibatches: less means too short epochs
+        measured = "num_workers" in bound.advice  # the gain of workers is shown above
         advice.append(f"With {fastest}: {bound.found if measured else bound}")
     graph, table = setting.graph, _table(rates, made)
     features = [
@@ -143,7 +144,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             page = {"title": "Minibatches on this machine", "subtitle": path, "is_well": True, "left": left}
             page |= {"about": about, "kernels": kernels, "loaders": loaders, "advice": advice}
             write_text(html, filled("bench.html", rates=values["minibatches_per_s"], **page))
-        except OSError as error:  # the figures are printed all the same
+        except OSError as error:  # print the figures nevertheless
             raise DoneInPart(f"{text}\n--html: {html} cannot be written: {error.strerror}.", values) from error
     return text, values
 
@@ -167,7 +168,7 @@ def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[lis
 
 
 def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting:
-    """Return the chain to measure. Without features, a table of ones for each node type is made."""
+    """Return the Setting to measure. If there are no features, make a table of ones for each node type."""
     if isinstance(data, Dataset):
         graph, items = data.training_graph, data.train_set
         features: Any = {key: feature for key, feature in data.features.items() if key[0] == "node"}
@@ -221,7 +222,7 @@ def _pays(rounds: Rounds, name: str, before: str = BASE) -> bool:
 
 
 def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: Made) -> tuple[str, list[str]]:
-    """Return (options of the best loader, advice); the advice has a text for each subject."""
+    """Return (options of the loader to use, texts of advice). The options are BASE if no workers pay."""
     more, workers = "times as many minibatches/s", [name for name in rounds if "worker_method" in name]
     paying = [name for name in workers if _pays(rounds, name)]
     best = max(paying or workers, key=lambda name: median(_gains(rounds, name)), default=BASE)
@@ -259,7 +260,7 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
 def _table(rates: Mapping[str, float], made: Made) -> Table:
     """Return rows of (key, text, *numbers): rate, its limit and rate / limit for one thread, then for all threads."""
     rows: Table = []
-    # An edge needs one line of the neighbors and one of the id table; a destination one line of the offsets.
+    # An edge needs one line of the neighbors and one of the id table; a destination needs one of the offsets.
     lines = 2 + made.counts["destinations"] / made.counts["edges"]
     for name, limit, unit, text in _FIGURES:
         scale, needs = _SCALES[unit], lines if name == "sampling" else 1

@@ -1,5 +1,7 @@
-"""Write a graph as a folder that opens at once, memory-mapped: `datapipes build OUT` from edges in files, which may be
-larger than memory, `datapipes convert IN OUT` from the files of a data set.
+"""Write a graph as a folder that opens at once, memory-mapped.
+
+`datapipes build OUT` reads edges from files, which may be larger than memory. `datapipes convert IN OUT` reads the
+files of a data set.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         for kind in ("node", "edge")
     )
     counts = {node_type: _number(text) for node_type, text in nodes.items()}
-    out = check_place("OUT", arguments.out)  # may hold this very graph
+    out = check_place("OUT", arguments.out)  # which may already hold this very graph
     options = {name: getattr(arguments, name) for name in ("edge_ids", "index_dtype", "max_memory")}
     with hidden() if arguments.quiet else contextlib.nullcontext():
         graph = graph_of_edges(edges, counts, of_nodes, of_edges, out, **options)
@@ -70,7 +72,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _by_type(option: str, values: Sequence[str]) -> dict[Any, str]:
-    """Return {type or None: value} of an option that users give once for each type, as TYPE=VALUE."""
+    """Return {type: value} of an option, given as TYPE=VALUE once for each type; {None: value} for a plain VALUE."""
     by_type: dict[Any, str] = {}
     for text in values:
         name, sign, value = text.rpartition("=") if option == "--nodes" else _with_type(text)
@@ -128,7 +130,7 @@ def _convert(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if is_saved_graph(path):
         raise WrongUsage(f"{path} is a folder of a saved graph already. Open it, or give the files of a data set.")
     check_place("OUT", out)
-    if is_ondisk(path):  # which may be larger than memory
+    if is_ondisk(path):  # such a data set may be larger than memory
         refuse_options(path, "other files", arguments)
         graph, left_out = convert_ondisk(path, out)
     else:

@@ -1,4 +1,4 @@
-"""What the commands share: their declaration and completion, wrong usage, progress, errors that name options."""
+"""What the commands share: declaration, completion with Tab, wrong usage, progress, and errors that name options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from datapipes.base.progress import Progress, bars, hidden, nothing, step_of, te
 Commands = Any  # argparse's class for this has no public name
 Run = Callable[[argparse.Namespace], tuple[str, dict[str, Any]]]  # returns the result, as text and as JSON values
 
-# {metavar of an argument: how Tab completes it}; shtab's names.
+# {metavar of an argument: how Tab completes it, as shtab calls it}
 _COMPLETED = {
     **dict.fromkeys(("FILE", "GRAPH", "IN", "NAMEBOOK", "PATH", "TRACE"), "FILE"),
     **dict.fromkeys(("OUT", "ROOT"), "DIRECTORY"),
@@ -30,7 +30,7 @@ class WrongUsage(Exception):
 
 
 class DoneInPart(Exception):
-    """Raised if the work is done but something was found wrong; `text` or `values`, the result, is printed."""
+    """Raised if the work is done but something was found wrong. The result is printed: `values` as JSON, or `text`."""
 
     def __init__(self, text: str, values: dict[str, Any]) -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ def add_command(commands: Commands, name: str, run: Run, description: str, *, pr
 
 
 def check_output(option: str, path: Path | None) -> None:
-    """Raise WrongUsage if no file can be written at `path`; None, no file, is allowed."""
+    """Raise WrongUsage if no file can be written at `path`. None is allowed: there is no file to write."""
     if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
         raise WrongUsage(f"{option}: {path} cannot be written: it must be a file in an existing folder. Name one.")
 
@@ -91,13 +91,13 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-_LINE_EVERY_S = 10.0  # within a step
-_STEP_EVERY_S = 2.0  # a step that begins sooner after the last line gets no line of its own yet
+_LINE_EVERY_S = 10.0  # between two lines within a step
+_STEP_EVERY_S = 2.0  # at least, between the last line and the first line of another step
 
 
 @contextlib.contextmanager
 def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
-    """Yield a function that shows progress, called with (text, work done, all work or 0 if unknown)."""
+    """Yield a function that shows progress; call it with (text, work done, total work), 0 for an unknown total."""
     if quiet:
         with hidden():
             yield nothing
@@ -158,12 +158,12 @@ _OPTIONS = {
     "with mmap=False": "with --in-memory",
     "with mmap=True": "without --in-memory",
 }
-_NAMES = sorted(_OPTIONS, key=len, reverse=True)  # of two with the same beginning, the longer comes first
+_NAMES = sorted(_OPTIONS, key=len, reverse=True)  # the longest first: a name may begin with another
 
 
 def _pattern_of(name: str) -> str:
     text = re.escape(name)
-    if name.isalpha():  # an English word: only in the places where messages name an argument
+    if name.isalpha():  # an English word, too: match it only where messages name an argument
         return rf"(?:(?<=[:;] )|(?<=so )){text}(?= must | is )|(?:(?<=Pass )|(?<=eave )){text}"
     return text
 
@@ -173,5 +173,5 @@ _NAMED = re.compile(rf"(?<![\w/.'\"-])(?:{'|'.join(map(_pattern_of, _NAMES))})(?
 
 
 def in_options(text: str) -> str:
-    """Return a message of the library in which names of Python arguments are replaced by options of the commands."""
+    """Return `text`, a message of the library, with options of the commands instead of names of Python arguments."""
     return _NAMED.sub(lambda match: _OPTIONS[match[0]], text)

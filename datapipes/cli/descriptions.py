@@ -15,9 +15,9 @@ _SETS = ("train_set", "validation_set", "test_set")
 
 
 def facts_of_graph(graph: AnyGraph) -> dict[str, Any]:
-    """Return what is told about a graph, as JSON values.
+    """Return a description of a graph, as JSON values.
 
-    Of a graph opened from a folder this reads the offsets only; of others the digest reads the edges too.
+    If the graph was opened from a folder, this reads only the offsets; else the digest reads the edges too.
     """
     return {
         "class": type(graph).__name__,
@@ -61,7 +61,7 @@ def graph_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def facts_of_dataset(data: Dataset) -> dict[str, Any]:
-    """Return what is told about a data set, as JSON values."""
+    """Return a description of a data set, as JSON values."""
     features = [
         {
             "domain": domain,
@@ -95,6 +95,6 @@ def _described(rows: dict[str, Any]) -> str:
 
 
 def _of_type(facts: dict[str, Any]) -> str:
-    """Return a text on the "type" in `facts`, for a line; in these JSON values an edge type is a list."""
+    """Return `of_type` of the "type" in `facts`, where an edge type is a list, as in JSON."""
     kind = facts["type"]
     return of_type(tuple(kind) if isinstance(kind, list) else kind)

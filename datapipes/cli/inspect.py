@@ -77,10 +77,10 @@ _IDENTITY = ("fingerprint", "partition_id", "content_id")
 
 
 def facts_of_partition(root: Path, layouts: set[str], *, verify: bool) -> dict[str, Any]:
-    """Return what is told about a partition, as JSON values. With `verify`, read and check all files.
+    """Return a description of a partition, as JSON values. With `verify`, read and check all files.
 
-    "report" comes from the native layout, which stores it. If only PyG's layout is there, a report needs all edges, and
-    is made only with `verify`.
+    "report" is the report that the native layout stores. If none is stored, a report is made from PyG's layout, but
+    only with `verify`, since this reads all edges. Else "report" is None.
 
     Raises:
         FileNotFoundError, ValueError: A file is missing or wrong; or, with `verify`, the layouts disagree.

@@ -46,21 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:  # the reader of stdout has ended, such as `head`
         _drop_stdout()
-    except OSError as error:  # from the flush; _run has reported all others
+    except OSError as error:  # raised by the flush; _run has reported all other errors
         _drop_stdout()
         say(f"datapipes: {_unwritten(error)}")
     return FAILED
 
 
 def _open_closed_streams() -> None:
-    """Open /dev/null as each closed standard stream, before another opened file takes its descriptor.
+    """Open /dev/null in place of each closed standard stream, before another opened file takes its descriptor.
 
-    For a closed stream Python has None, and text for a closed stderr would go to stdout. Writing to the new stdout
+    Python has None for a closed stream, and text for a closed stderr would go to stdout. Writing to the new stdout
     fails, as in any program with a closed stdout; text written to the new stderr is lost.
     """
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, flags)  # the lowest free number: the stream's own, unless taken
+            descriptor = os.open(os.devnull, flags)  # the lowest free one: that of the stream, unless it is taken
             mode = "r" if number == 0 else "w"
             setattr(sys, name, open(descriptor, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115
 

@@ -1,8 +1,8 @@
 """The measurements of `datapipes bench`: kernels beside limits of the machine, and the chain with other options.
 
 The sides of a comparison are measured one after another, in rounds, and the median is taken. So other load on the
-machine affects all sides alike. A side that needs more memory than is left is left out; a text on it is added to the
-list `left`.
+machine affects all sides alike. A side that needs more memory than is free is left out, and a text on this side is
+added to the list `left`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from datapipes.seeds import HeteroItemSet, ItemSampler, ItemSet
 ROUNDS = 5
 BUFFER_BYTES = 2**30  # far more than most caches hold
 READS = 2**19  # random lines per call
-MINIBATCHES = 8  # the gathers read the rows of these, again and again
-MESSAGES = 8  # that the channel holds at once
+MINIBATCHES = 8  # minibatches whose rows the gathers read again and again
+MESSAGES = 8  # messages that are sent before the receiver answers
 ANSWER_S = 60.0
 PAGE = 4096
 
@@ -54,7 +54,7 @@ Work = Callable[[], float]  # does some work; returns its amount
 
 
 class Setting(NamedTuple):
-    """What a chain is made of: graph, seeds, node features, batch size and fanouts."""
+    """What a chain needs: graph, seeds, node features, batch size and fanouts."""
 
     graph: AnyGraph
     items: ItemSet | HeteroItemSet
@@ -84,7 +84,7 @@ def features_of(graph: AnyGraph) -> dict[tuple[str, Any, str], TensorFeature]:
 
 
 def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, Setting]:
-    """Return {name: setting}: the given setting first, then settings that differ from it in options, as the name says.
+    """Return {name: setting}: the given setting first, then settings with other options, which the names state.
 
     Args:
         path: the folder of the graph if its arrays are mapped; None if they are in memory. If mapped arrays fit into
@@ -127,7 +127,8 @@ class Made(NamedTuple):
     Attributes:
         minibatches: the minibatches, without features.
         counts: {what is counted: its mean over the minibatches}.
-        cost: seconds, and bytes read from disks, to make all of them on one thread, the first time and once more.
+        cost: all the minibatches are made on one thread, and then again. "first_seconds" and "again_seconds" are the
+            seconds of each time, "first_disk_bytes" and "again_disk_bytes" the bytes that were read from disks.
     """
 
     minibatches: list[MiniBatch]
@@ -136,7 +137,7 @@ class Made(NamedTuple):
 
     @classmethod
     def of(cls, setting: Setting) -> Made:
-        """Make the minibatches with features twice, and measure it; keep them without features."""
+        """Make the minibatches with features, twice, and measure both times; keep them without features."""
         cost = {}
         for when in ("first", "again"):
             with threads(1), setting.fetched() as fetcher:
@@ -161,7 +162,7 @@ def _blocks(minibatch: MiniBatch) -> list[Any]:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """In the block, let torch and the kernels use `count` threads."""
+    """Let torch and the kernels use `count` threads until the with statement ends."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -171,7 +172,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def rate(work: Work, seconds: float) -> float:
-    """Call `work` for `seconds`, and return the amount of work per second. A first call is not measured."""
+    """Call `work` again and again for `seconds`; return the amount of work per second. A first call is not measured."""
     work()
     done, began = 0.0, time.perf_counter()
     while True:
@@ -247,14 +248,14 @@ def kernels(
 
 
 def _sampling(setting: Setting) -> Work:
-    minibatches = chain.from_iterable(repeat(setting.sampled()))  # each turn is the next epoch
+    minibatches = chain.from_iterable(repeat(setting.sampled()))  # each repetition is the next epoch
     return lambda: sum(block.num_edges for block in _blocks(next(minibatches)))
 
 
 def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
     """Return a Work that gathers the rows of one minibatch after another.
 
-    Its amount is the number of bytes in the dtype that the feature has without `stored_as`.
+    Its amount is a number of bytes: those of the rows in the dtype that the features have without `stored_as`.
     """
     fetcher, again = setting.fetched(), cycle(rows)
 
@@ -267,7 +268,7 @@ def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 
 def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return a Work like that of `_gather`, by torch.index_select into existing memory."""
+    """Return a Work that gathers the same rows as `_gather`, but by torch.index_select into existing memory."""
     nodes = [by_type(minibatch.input_nodes) for minibatch, _ in rows]
     tables: list[Any] = [(kind, feature.tensor) for (_, kind, _), feature in setting.features.items()]
     outs = [table.new_zeros(max(len(ids[kind]) for ids in nodes), *table.shape[1:]) for kind, table in tables]
@@ -309,7 +310,7 @@ def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor]
 
 
 def _receive(start: Any) -> None:
-    """The main function of the receiving process: receive as many messages as the pipe says, read each page, answer."""
+    """Run the receiving process: receive as many messages as the pipe says, read each page of them, and answer."""
     pipe, channel = start
     begin_as_child()
     with contextlib.suppress(EOFError):

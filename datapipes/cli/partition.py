@@ -1,6 +1,6 @@
 """`datapipes partition IN OUT --parts K`: divide a graph or a data set into parts, with a report and a picture.
 
-Progress is a bar if stderr is a terminal and tqdm is installed, otherwise a line now and then.
+Progress is a bar if stderr is a terminal and tqdm is installed; else a line is printed now and then.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _shares(text: str) -> dict[str, float]:
-    """Return {measure: share} of the text of `--balance`; the Partitioner checks the numbers."""
+    """Return {measure: share} from the text of `--balance`. The Partitioner checks the shares."""
     pairs = [share.partition("=") for share in text.split(",")]
     try:
         shares = {name.strip(): float(number) for name, _, number in pairs}
@@ -112,7 +112,7 @@ def _shares(text: str) -> dict[str, float]:
     return shares
 
 
-_MOST_WRITTEN = 16  # parts; with more, the cells have no numbers
+_MOST_WRITTEN = 16  # parts; with more parts, no numbers are written in the cells of the picture
 _FOR = "--png"
 
 
@@ -138,7 +138,7 @@ def _check_picture(path: Path, num_parts: int, out: Path) -> None:
 
 
 def _write_picture(report: PartitionReport, path: Path) -> None:
-    """Write the matrix of a report as PNG; an older file at `path` is replaced once the new file is whole."""
+    """Draw the edge matrix of a report as PNG; an older file at `path` is replaced once the new file is whole."""
     figure = _figure(np.array(report.edge_matrix, dtype=np.int64), report)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,5 +1,6 @@
-"""`datapipes serve ROOT --part K --address HOST:PORT`: serve a part of a partition to samplers on other machines, and
-with --chains minibatches of whole chains to trainers.
+"""`datapipes serve ROOT --part K --address HOST:PORT`: serve a part of a partition to samplers on other machines.
+
+With --chains, the server also makes minibatches of whole chains for trainers.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ LOOK_S = 0.5  # seconds between two checks for a signal
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Serve until a signal comes."""
+    """Serve until SIGTERM or SIGINT."""
     # gRPC writes a line for each client that it refuses.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     server = _server(arguments)
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     with _log_on_stderr(), _signals_set(stop):
         try:
             print(f"ready {server.start()}", flush=True)
-            while not stop.wait(LOOK_S):  # bounded: a signal taken by another thread would not end the wait
+            while not stop.wait(LOOK_S):  # a bounded wait: a signal that another thread takes does not end it
                 if server.failure is not None:
                     raise RuntimeError(f"a guard of the server has died: {server.failure!r}. Start it again.")
         except BaseException:
@@ -145,7 +146,7 @@ def _server(arguments: argparse.Namespace) -> PartitionServer:
 
 
 def tls_of(arguments: argparse.Namespace) -> TLSConfig | None:
-    """Return a TLSConfig of the options; None if none of them is given.
+    """Return a TLSConfig of the options --tls-cert, --tls-key and --tls-ca; None if they are not given.
 
     Raises:
         WrongUsage: Only some of the options are given.

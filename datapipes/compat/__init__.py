@@ -1,4 +1,4 @@
-"""Names from other libraries: using one raises an error with the name used here."""
+"""Names from other libraries: using such a name raises an error that tells the name used here."""
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""Names from PyG, GraphBolt, GraphLearn and torch, and what each is called here; see other_names.py.
+"""Names from PyG, GraphBolt, DGL, GraphLearn and torch, and what each is called here; see other_names.py.
 
-Reading an attribute that is in these tables raises an error; a keyword is looked up when a stage is built. Names that
-this package has are not affected.
+An attribute that is in these tables raises an error when it is read, and a keyword when it is given to a constructor.
+Names that this package has are not affected.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _OF_GRAPHS = {  # of CSCGraph and HeteroCSCGraph
     **dict.fromkeys(("node_type_offset", "type_per_edge", "node_type", "edge_type"), _TYPED),
 }
 
-# {class, or "datapipes" for the package: {missing name: what to use}}. A class has the rows of its bases, too.
+# {class or package: {missing name: what to use}}. A class has the rows of its bases, too.
 ATTRIBUTES: Table = {
     "MiniBatch": {
         # PyG
@@ -359,7 +359,7 @@ KEYWORDS["TemporalNeighborSampler"] = {
 KEYWORDS["NeighborSampler"] |= dict.fromkeys(("edge_time_attr", "node_time_attr"), _TEMPORAL)
 _PARTS = {"data": "graph: dp.distributed.DistGraph.connect(root, namebook), of a graph that was partitioned"}
 KEYWORDS |= {"DistNeighborSampler": _PARTS, "DistTemporalNeighborSampler": _PARTS}
-KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # of replace()
+KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # keywords of MiniBatch.replace
 KEYWORDS["SeedEdgeExcluder"] = {"assume_num_node_within_int32": "leave it out: ids of any width are compared"}
 KEYWORDS["NegativeSampler"] = {
     "neg_sampling": _NEGATIVES,

@@ -1,4 +1,4 @@
-"""Errors about names from PyG, GraphBolt, DGL and torch: each has the name used here.
+"""Errors about names from PyG, GraphBolt, DGL, GraphLearn and torch: each error tells the name used here.
 
 `import datapipes` imports this module last, and the import installs the errors: the public classes of the core get an
 attribute for each missing name, and `base/checks.py` gets the keywords. Classes that are loaded later call
@@ -28,10 +28,10 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class OtherName:
-    """An attribute for another library's name: reading it raises AttributeError with the name used here.
+    """An attribute under another library's name: reading it raises an AttributeError that tells the name used here.
 
-    Each name is an attribute of the class, since a `__getattr__` would slow down every attribute of the class. `dir` of
-    an instance leaves these names out.
+    Each such name is an attribute of the class, since a `__getattr__` would slow down every attribute of the class.
+    `dir` of an instance leaves these names out.
     """
 
     def __init__(self, owner: str, name: str, ours: str) -> None:
@@ -46,15 +46,15 @@ class OtherName:
 
 
 def missing_public_name(name: str, module: str = "datapipes", ours: str | None = None) -> AttributeError | ImportError:
-    """Return the error for a name missing in a package; `ours` says what to use, if the tables lack the name.
+    """Return the error for a name that a package lacks; `ours` is the text on what to use, by default from the tables.
 
-    For `from ... import` it is an ImportError, since Python would replace an AttributeError by an error without our
-    text.
+    For `from ... import` the error is an ImportError, since Python would replace an AttributeError by an error without
+    our text.
     """
     ours = ours or ATTRIBUTES.get(module, {}).get(name)
     if ours is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
-    asks = sys._getframe(2)  # behind the `__getattr__` of the package
+    asks = sys._getframe(2)  # the caller of the package's `__getattr__`
     if asks.f_lasti >= 0 and dis.opname[asks.f_code.co_code[asks.f_lasti]] == "IMPORT_FROM":
         return ImportError(f"cannot import name {name!r} from {module!r}. Here: {ours}.", name=module)
     return AttributeError(_text(module, name, ours), name=name)
@@ -82,7 +82,7 @@ def _names_of_its_own(self: object) -> list[str]:
 
 
 def with_other_names(cls: _Class) -> _Class:
-    """Make `cls` raise an error with our name for each attribute that other libraries' classes have; return `cls`."""
+    """Give `cls` the errors for names that other libraries' classes have, from the tables; return `cls`."""
     _add_other_names(cls, cls.__name__)
     return cls
 

@@ -1,5 +1,6 @@
-"""PartitionBook: the part that owns each node and, with an edge map (`with_edge_map`), each edge. IdMap: the part of
-each id of one type, stored as one value for each id or as contiguous ranges.
+"""PartitionBook: the part that owns each node and, with an edge map (`with_edge_map`), each edge.
+
+IdMap: the part of each id of one type, one value for each id. RangeMap: the same as contiguous ranges.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ class PartitionBook:
 
     Args:
         num_parts: number of parts, 1 to 32,768. A part may own nothing.
-        nodes: {node type: IdMap, or integers [num_nodes]}; or only the map, for a graph without types.
-        edges: {edge type: IdMap, or integers [number of edge ids]}, by edge id; or only the map; or None.
+        nodes: {node type: owners}; owners are an IdMap, or integers [num_nodes]: the part of each node id. Without
+            types, only the owners.
+        edges: {edge type: owners}, likewise for the edge ids; without types, only the owners. None: no edge map.
     Raises:
         TypeError, ValueError: A part is outside [0, num_parts), or an argument is not as described above.
     Attributes:
-        partition_id: the id of the partition that the book was opened from, 16 hexadecimal digits; None if from none.
+        partition_id: the id of the partition that the book was opened from, 16 hexadecimal digits. None: the book was
+            made in memory.
     """
 
     partition_id: str | None = None
@@ -80,7 +83,11 @@ class PartitionBook:
         return self._nodes[type_in(_NAME, "node", node_type, self._nodes)]
 
     def edges(self, edge_type: EdgeType | str | None = None) -> IdMap:
-        """Return the IdMap of the edges of a type: edge id -> part. ValueError without such a type, or an edge map."""
+        """Return the IdMap of the edges of a type: edge id -> part.
+
+        Raises:
+            ValueError: There is no such type, or no edge map.
+        """
         if self._edges is None:
             raise ValueError(f"{_NAME}: the parts of edges are not known, since {self._why_no_edges()}.")
         return self._edges[type_in(_NAME, "edge", edge_type, self._edges)]
@@ -97,7 +104,7 @@ class PartitionBook:
         return _looked_up("get_partition_ids_from_nids", "node", self.nodes(node_type), ids)
 
     def get_partition_ids_from_eids(self, ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
-        """Return the part of each edge, int64 [n], by its edge id.
+        """Return the part of each edge, int64 [n].
 
         Args:
             ids: int32 or int64 [n], edge ids of the type; any order, repeats allowed.
@@ -116,7 +123,7 @@ class PartitionBook:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling, with the tensors of all maps in one Together: workers share one memory."""
+        """Return the state for pickling. The tensors of all maps are in one Together, so that workers share memory."""
         tensors = [owners.stored() for owners in [*self._nodes.values(), *(self._edges or {}).values()]]
         return {**self.__dict__, **self._over(repeat(None)), "tensors": Together(tensors)}
 
@@ -151,7 +158,7 @@ IDS = 2**20  # edge ids checked at a time
 def with_edge_map(book: PartitionBook, graph: CSCGraph | HeteroCSCGraph) -> PartitionBook:
     """Return a new book that also has the part of each edge, which is the part of the edge's destination.
 
-    O(num_edges); one or two bytes an edge.
+    Time O(num_edges); memory: one or two bytes an edge.
 
     Raises:
         ValueError: The edge ids of a type are not 0 to num_edges - 1, each once.
@@ -170,7 +177,8 @@ def _parts_of_edges(book: PartitionBook, relation: Relation, edge_type: EdgeType
         begin, end = int(relation.indptr[first]), int(relation.indptr[last])
         of_rows = owners.part_of(torch.arange(first, last)).to(parts.dtype)
         degrees = relation.indptr[first : last + 1].diff()
-        of_edges = torch.from_numpy(np.repeat(of_rows.numpy(), degrees.numpy()))  # torch's would make indices first
+        # torch.repeat_interleave would make an int64 index for each edge first
+        of_edges = torch.from_numpy(np.repeat(of_rows.numpy(), degrees.numpy()))
         if relation.edge_ids is None:
             parts[begin:end] = of_edges
         else:
@@ -179,9 +187,9 @@ def _parts_of_edges(book: PartitionBook, relation: Relation, edge_type: EdgeType
 
 
 def wrong_edge_ids(relation: Relation, edge_type: EdgeType | None) -> str | None:
-    """Return None if the edge ids are 0 to num_edges - 1, each once; else a text that says what is wrong.
+    """Return a text that says which edge id is wrong. None: the edge ids are 0 to num_edges - 1, each once.
 
-    Takes one byte an edge.
+    Memory: one byte an edge.
     """
     ids, count = relation.edge_ids, int(relation.indices.shape[0])
     if ids is None:
@@ -201,15 +209,15 @@ def wrong_edge_ids(relation: Relation, edge_type: EdgeType | None) -> str | None
 
 # --- maps
 
-MOST_PARTS = 2**15  # the largest number of a part fits int16
+MOST_PARTS = 2**15  # so the largest id of a part, 2**15 - 1, fits int16
 
 
 class IdMap:
     """The part of each id in [0, num_ids), stored as one value for each id.
 
     Args:
-        parts: [num_ids] of an integer dtype, the part of each id. It is viewed if its dtype is the smallest that holds
-            the parts, else converted.
+        parts: [num_ids] of an integer dtype, the part of each id. Shared if it is contiguous and already has the dtype
+            `smallest_dtype(num_parts)`; else copied.
         num_parts: number of parts; each value of `parts` is in [0, num_parts).
     """
 
@@ -239,11 +247,11 @@ class IdMap:
         return self._stored[ids.long()].long()
 
     def ids_of(self, part: int) -> Tensor:
-        """Return the ids of a part, int64, ascending. O(num_ids); a RangeMap reads only its offsets."""
+        """Return the ids of a part, int64, ascending. Time O(num_ids); O(ids of the part) in a RangeMap."""
         return (self._stored == part).nonzero().flatten()
 
     def count_of(self, part: int) -> int:
-        """Return the number of ids of a part. O(num_ids); O(1) in a RangeMap."""
+        """Return the number of ids of a part. Time O(num_ids); O(1) in a RangeMap."""
         return int((self._stored == part).sum())
 
     def dense(self) -> Tensor:
@@ -255,9 +263,9 @@ class IdMap:
         return self._stored
 
     def over(self, stored: Tensor | None) -> IdMap:
-        """Return a copy of the map that keeps `stored` instead of its own tensor.
+        """Return a copy of the map that keeps `stored` instead of the map's own tensor.
 
-        `stored` must have the same values, which is not checked; or it is None as a stand-in.
+        `stored` must have the same values, which is not checked. None is a stand-in while the book is pickled.
         """
         other = copy.copy(self)
         other.__dict__["_stored"] = stored
@@ -268,7 +276,7 @@ class RangeMap(IdMap):
     """An IdMap of contiguous ranges: part p has the ids in [offsets[p], offsets[p + 1]).
 
     Args:
-        offsets: int64 [num_parts + 1], from 0, not descending; the last is num_ids.
+        offsets: int64 [num_parts + 1], not descending. The first is 0, the last is num_ids.
     """
 
     def __init__(self, offsets: Any) -> None:
@@ -282,7 +290,7 @@ class RangeMap(IdMap):
         self._stored = bounds
 
     def part_of(self, ids: Tensor) -> Tensor:
-        """See IdMap. O(n log num_parts)."""
+        """See IdMap. Time O(n log num_parts)."""
         return torch.searchsorted(self._stored, ids.long(), right=True) - 1
 
     def ids_of(self, part: int) -> Tensor:
@@ -296,13 +304,13 @@ class RangeMap(IdMap):
     def dense(self) -> Tensor:
         """See IdMap; a new tensor."""
         parts = torch.arange(self.num_parts).to(smallest_dtype(self.num_parts))
-        # torch's own function would make indices first
+        # torch.repeat_interleave would make an int64 index for each id first
         return torch.from_numpy(np.repeat(parts.numpy(), self._stored.diff().numpy()))
 
 
 def limits_of(values: Tensor) -> tuple[int, int]:
     """Return (smallest, largest) of `values`: integers of any dtype, at least one."""
-    if values.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch has neither for these
+    if values.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch has no min and max for these
         array = values.cpu().numpy()
         return int(array.min()), int(array.max())
     return int(values.min()), int(values.max())

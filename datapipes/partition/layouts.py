@@ -8,7 +8,7 @@ from pathlib import Path
 from datapipes.base.folder import Replaceable
 from datapipes.partition.pyg.pyg_names import META
 
-MANIFEST = "partition.json"  # here and not beside its reader, which imports this module
+MANIFEST = "partition.json"  # defined here, since the module that reads it imports this one
 _HEADERS = {"native": MANIFEST, "pyg": META}
 _FILES = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(META)}|(node|edge)_map\.pt")
 _FOLDERS = {
@@ -19,15 +19,18 @@ _FOLDERS = {
 
 
 def layout_of(root: str | Path) -> set[str]:
-    """Return which of "native" and "pyg" the folder `root` holds; an empty set if it holds neither, or is no folder.
+    """Return which of "native" and "pyg" the folder `root` holds; an empty set for neither, or if `root` is no folder.
 
-    A layout counts if its header file exists. Its other files are checked when they are opened.
+    Only the header file of each layout is looked for. Other files are checked when they are opened.
     """
     return {name for name, header in _HEADERS.items() if (Path(root) / header).is_file()}
 
 
 def _not_of_a_partition(root: Path) -> str | None:
-    """Return the first entry of the folder `root` that no partition has, as a path within `root`; None if all fit."""
+    """Return the first entry of the folder `root` that no partition has, as a path within `root`. None: all fit.
+
+    Without a header file, no entry fits.
+    """
     names = sorted(entry.name for entry in root.iterdir())
     if names and not set(names) & {*_HEADERS.values()}:
         return names[0]

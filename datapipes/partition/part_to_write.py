@@ -1,4 +1,4 @@
-"""PartToWrite: what the writers of a part read: its node ids, and the columns of its nodes and edges in pieces.
+"""PartToWrite: one part as its writers read it: the ids of its nodes, and the columns of its nodes and edges in pieces.
 
 A part comes from a whole graph in this process (`part_of_graph`), or from the shards of many ranks
 (across_ranks/placed_graph.py). With shards, the values come from all ranks while they are read, so all ranks must read
@@ -22,7 +22,7 @@ from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.row_chunks import PartRows, refuse_other_book, rows_of_nodes
 
-_MOST = 2**31 - 1  # of an int32
+_MOST = 2**31 - 1  # the largest int32
 
 
 class PartColumn(NamedTuple):
@@ -53,10 +53,10 @@ class PartEdges(NamedTuple):
     Attributes:
         total: number of edges of this type in all parts.
         indptr: int64 [own nodes of the destination type + 1].
-        indices: [num_edges], the source of each edge by its global id.
+        indices: [num_edges], the global id of each edge's source.
         edge_ids: int64 [num_edges].
-        source_times: [num_edges], the time of the source of each edge; None if the source type has none.
-        attributes: {name: [num_edges, ...]}.
+        source_times: [num_edges], the time of each edge's source; None if nodes of the source type have no times.
+        attributes: {name: column [num_edges, ...]}.
     """
 
     total: int
@@ -73,7 +73,7 @@ class PartEdges(NamedTuple):
 
 
 class PartToWrite(NamedTuple):
-    """A part: its number, and its nodes and its edges by type; the types are sorted."""
+    """A part: its id, its nodes of each type, and its edges of each type. The types are sorted."""
 
     part: int
     nodes: dict[NodeType | None, PartNodes]
@@ -88,8 +88,8 @@ def part_of_graph(
     Args:
         times: {node type: the time of each node}; relations from these types have source times.
     Raises:
-        ValueError: The book is of another graph, or `indptr` is corrupt. Other faults of a graph raise it when pieces
-            are taken.
+        ValueError: The book is of another graph, or `indptr` is corrupt. Other faults of the graph raise ValueError
+            when pieces are taken.
     """
     refuse_other_book(graph, book)
     nodes = {}
@@ -125,7 +125,7 @@ def _edges(graph: Graph, edge_type: EdgeType | None, ids: Tensor, times: Tensor 
     )
 
 
-# --- the nodes of other parts at the other end of its edges
+# --- the nodes of other parts at the other end of a part's edges
 
 
 def remote_sources(
@@ -133,9 +133,9 @@ def remote_sources(
 ) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
     """Return {source node type: (ids, counts)}: the nodes of other parts at the other end of the part's edges.
 
-    Every node type that is the source of an edge type has an entry. Its counts are over all edge types with this source
-    type, parallel edges included. Memory: 4 bytes for each node of the type (8 for more than 2^31 - 1 edges), and 24
-    for each found node.
+    Every node type that is the source of an edge type has an entry. An entry counts the edges of all edge types with
+    this source type, parallel edges included. Memory: 4 bytes for each node of the type (8 for more than 2^31 - 1
+    edges), and 24 for each found node.
 
     Args:
         see: called with (edge type, sources) for each piece of the part's edges.
@@ -161,13 +161,13 @@ def remote_sources(
 
 
 def by_count(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (ids, counts) of the ids whose count is not 0, int64 each, by descending count, then ascending id.
+    """Return (ids, counts), int64 each, of the ids whose count is not 0, by descending count, then ascending id.
 
     `counts` [num_ids] has the count of each id.
     """
     ids = counts.nonzero().flatten()
     if counts.dtype == torch.int32 and counts.shape[0] <= _MOST + 1:
-        # Both in one int64, sorted in its place: a stable sort by count would take three times the memory.
+        # Pack count and id into one int64, and sort in place: a stable sort by count would take three times the memory.
         keys = (_MOST - counts[ids]).long().bitwise_left_shift_(32).bitwise_or_(ids)
         del ids
         keys.numpy().sort()
@@ -195,10 +195,10 @@ def are_times(values: Tensor) -> bool:
 
 
 def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[NodeType | None, Tensor]:
-    """Return {node type: its attribute `node_time_attr`} for the types that have one; {} if the name is None.
+    """Return {node type: its attribute `node_time_attr`} for the types that have it; {} if `node_time_attr` is None.
 
     Raises:
-        ValueError: No type has it, or its values are not one time for each node.
+        ValueError: No type has the attribute, or its values are not one time for each node.
     """
     if node_time_attr is None:
         return {}

@@ -21,13 +21,13 @@ from datapipes.partition.source import Source
 
 __all__ = ["PartitionReport"]
 
-MOST_MATRIX_PARTS = 256  # the matrix has the square of this many numbers
-_FIRST = (  # in JSON, before the fields that follow from them
+MOST_MATRIX_PARTS = 256  # with more parts there is no edge matrix, which has num_parts^2 numbers
+_FIRST = (  # the first keys in JSON
     *("num_parts", "num_nodes", "num_edges", "cut_edges", "cut_share", "balance"),
     *("nodes", "nodes_by_type", "training_nodes"),
 )
 LOOK_S = 0.02  # seconds between two samples of the memory
-_PRIVATE = ("RssAnon:", "RssShmem:")  # pages of mapped files are not counted: the system takes them back when it needs
+_PRIVATE = ("RssAnon:", "RssShmem:")  # without pages of mapped files, which the system drops when memory is short
 _AGAIN = "Copy the partition again, or make it again."
 
 
@@ -37,18 +37,19 @@ class PartitionReport:
 
     Attributes:
         num_parts: number of parts, k.
-        nodes_by_type: {node type: nodes of each part}; the type is None in a graph without types.
-        training_nodes: training nodes of each part, all types; None if the graph does not say which they are.
-        edges: edges of each part, all types. An edge belongs to the part of its destination.
-        halo_nodes: for each part the nodes of other parts that its edges come from, each once.
-        edges_by_type: {edge type: (edges, edges that are cut)}. An edge whose ends are in two parts is cut.
-        edge_matrix: k rows of k: the edges from a node of part j to a node of part i stand in row i, column j. None
-            with more than 256 parts.
+        nodes_by_type: {node type: number of nodes of each part}; the type is None in a graph without types.
+        training_nodes: number of training nodes of each part, all types; None if the graph does not say which nodes
+            are training nodes.
+        edges: number of edges of each part, all types. An edge belongs to the part of its destination.
+        halo_nodes: number, for each part, of the nodes of other parts that its edges come from, each counted once.
+        edges_by_type: {edge type: (number of edges, number of cut edges)}. An edge is cut if its ends are in two parts.
+        edge_matrix: k rows of k numbers; row i, column j has the number of edges from part j to part i. None with more
+            than 256 parts.
         left_out: texts that name the given data that no part holds.
         method: how the parts were made; "" if not known.
         seconds: {step: seconds}. The report stored in a partition lacks "write native", the step that stores it.
-        memory_bytes: peak of the process's private memory up to the last of these steps, less its memory before them;
-            None if not known.
+        memory_bytes: the most private memory in use during these steps, that of METIS's process included, less the
+            memory before them; None if not known.
     """
 
     num_parts: Annotated[int, whole(1)]
@@ -120,7 +121,7 @@ class PartitionReport:
         """Return the report for which `to_json` returned `values`.
 
         Raises:
-            ValueError: `values` is something else. Whether its numbers fit each other is not checked.
+            ValueError: `values` is something else. Whether the numbers contradict each other is not checked.
         """
         try:
             return from_json(cls, "the report", values, others=True)
@@ -158,7 +159,7 @@ class PartitionReport:
 def measure(source: Source, book: PartitionBook, progress: Progress) -> PartitionReport:
     """Return the report on the partition of `source` by `book`; every edge is read once.
 
-    O(num_edges + num_parts * num_nodes) time. Memory: up to 3 bytes a node, 8 for each node of one part, and some MiB.
+    Time O(num_edges + num_parts * num_nodes). Memory: up to 3 bytes a node, 8 for each node of one part, and some MiB.
     The graph may be mapped.
 
     Raises:
@@ -211,7 +212,7 @@ def _balance(counts: Sequence[int]) -> float:
 
 
 def refuse_contradictions(where: str, report: PartitionReport) -> None:
-    """Raise ValueError if the numbers of a report contradict each other. O(num_parts^2) if it has a matrix."""
+    """Raise ValueError if the numbers of a report contradict each other. Time O(num_parts^2) if it has a matrix."""
     contradiction = _contradiction(report)
     if contradiction is not None:
         raise ValueError(f"{where}: the report contradicts itself: {contradiction}. {_AGAIN}")
@@ -245,7 +246,7 @@ def _contradiction(report: PartitionReport) -> str | None:
 def refuse_other_report(
     where: str, report: PartitionReport, num_parts: int, num_nodes: Mapping[Any, int], num_edges: Mapping[Any, int]
 ) -> None:
-    """Raise ValueError unless a report has `num_parts` parts, and these numbers of nodes and edges of each type."""
+    """Raise ValueError unless a report has these numbers of parts, and of nodes and edges of each type."""
     of_report = (
         report.num_parts,
         {kind: sum(counts) for kind, counts in report.nodes_by_type.items()},
@@ -262,7 +263,7 @@ def refuse_other_report(
 def refuse_other_part(
     where: str, report: PartitionReport, part: int, num_nodes: Mapping[Any, int], num_edges: int
 ) -> None:
-    """Raise ValueError if the report says other numbers for `part` than `num_nodes`, by type, and `num_edges`."""
+    """Raise ValueError unless `part` has, in the report, these numbers of nodes of each type and of edges."""
     reported = {kind: counts[part] for kind, counts in report.nodes_by_type.items()}
     if reported != dict(num_nodes) or report.edges[part] != num_edges:
         raise ValueError(
@@ -271,7 +272,7 @@ def refuse_other_part(
         )
 
 
-# --- its text
+# --- a list in a text
 
 
 def joined(values: Sequence[object], most: int = 32) -> str:
@@ -284,12 +285,12 @@ def joined(values: Sequence[object], most: int = 32) -> str:
 
 
 class Cost:
-    """Measures time and memory while its block runs.
+    """Measures the time and memory of steps; a context manager.
 
     Attributes:
         seconds: {step: seconds}, of the steps that ended.
-        memory_bytes: {step: peak of this process's private memory, less its memory at the beginning}, sampled every 20
-            ms.
+        memory_bytes: {step: peak of this process's private memory, less its memory when the Cost was entered}. The
+            memory is sampled every 20 ms. The key "" has the peak between steps.
     """
 
     def __init__(self) -> None:
@@ -310,7 +311,7 @@ class Cost:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure time and memory of the block for the step `name`. A step may have several blocks."""
+        """Measure the body of a with statement as the step `name`. Bodies of the same name are one step."""
         begin, self._step = time.monotonic(), name
         yield
         self._count()

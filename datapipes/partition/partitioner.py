@@ -32,7 +32,8 @@ class Partitioner:
     """Cut a graph into parts, and write them to a folder that servers and stores open.
 
     A part owns nodes and has all their in-edges, with the ids of the whole graph, so the draws of a node are the same
-    from its part as from the whole graph. docs/partition.md shows the way; docs/decisions/012-partitions.md the folder.
+    from its part as from the whole graph. docs/partition.md is the guide; docs/decisions/012-partitions.md describes
+    the folder.
 
     Args:
         data: CSCGraph, HeteroCSCGraph, a Dataset (its features become attributes, and its item sets of nodes become
@@ -47,16 +48,16 @@ class Partitioner:
         node_time_attr: name of a node attribute that holds times: each edge then has the time of its source, so that
             temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by these times.
         rng_seed: the same seed gives the same parts, except with another version of METIS.
-        balance: shares of nodes, edges and training nodes in the weight that METIS and Fennel spread evenly, by default
-            {"nodes": 1.0, "edges": 1.0, "train": 1.0}. A measure with no share, or 0, does not count. Each part then
-            has at most 1.15 times the mean of each measure that counts, and of the nodes of each type, unless the cut
-            would grow too much.
+        balance: {measure: share} in the weight that METIS and Fennel spread evenly. The measures are nodes, edges and
+            training nodes; the default is {"nodes": 1.0, "edges": 1.0, "train": 1.0}. A measure without a share, or
+            with 0, is ignored. Of each other measure, and of the nodes of each type, a part has at most 1.15 times the
+            mean, unless the cut would grow too much.
         layouts: the layouts to write, "native" (memory-mapped, checked by hashes) and "pyg" (read by torch_geometric).
-        edge_map: write the part of each edge id in the native layout too, in one or two bytes an edge; a
-            DistFeatureStore needs it to read edge features. By default it is written if edges have attributes and their
-            ids fit an edge map. With the layout "pyg", which needs one, it is always written.
-        progress: called with (name of the step, work done, all work or 0 if unknown), a few times a second. By default
-            a terminal shows a bar.
+        edge_map: whether the native layout also has the part of each edge id, in one or two bytes an edge. A
+            DistFeatureStore needs this map to read edge features. None: if edges have attributes, and their ids fit an
+            edge map. The layout "pyg" needs the map: with "pyg" in `layouts` it is always written.
+        progress: called with (name of the step, work done, total work), a few times a second; the total is 0 if it is
+            not known. By default a terminal shows a bar.
     Raises:
         TypeError, ValueError: An argument has no allowed value, or types or times of the graph do not fit PyG's layout;
             the message says which.
@@ -90,7 +91,7 @@ class Partitioner:
         self.edge_map = None if edge_map is None else check_bool(_NAME, "edge_map", edge_map)
         self.progress = progress
         if "pyg" in self.layouts:
-            self.edge_map = True  # None: if it is useful and possible
+            self.edge_map = True  # whatever the argument: this layout needs the map
             check_pyg(self.source, node_time_attr)
 
     def generate_partition(self) -> PartitionReport:
@@ -139,7 +140,9 @@ class Partitioner:
         return dataclasses.replace(report, **_cost(cost, child_peak_bytes))
 
     def _has_edge_map(self, graph: Graph) -> tuple[bool, list[str]]:
-        """Return (whether an edge map is written, texts for the report's `left_out` if the ids do not fit one).
+        """Return (whether to write an edge map, texts for the report's `left_out`).
+
+        There is a text if only the edge ids prevent the map.
 
         Raises:
             ValueError: An edge map was asked for, and the edge ids do not fit one.
@@ -183,5 +186,5 @@ def _check_layouts(layouts: Any) -> tuple[str, ...]:
 def _cost(cost: Cost, child_peak_bytes: int) -> dict[str, Any]:
     """Return the fields `seconds` and `memory_bytes` of the report."""
     memory = dict(cost.memory_bytes)
-    memory["assign"] += child_peak_bytes  # of METIS's process, which runs in this step
+    memory["assign"] += child_peak_bytes  # METIS's process ran in this step
     return {"seconds": dict(cost.seconds), "memory_bytes": max(memory.values())}

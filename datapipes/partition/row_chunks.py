@@ -1,8 +1,9 @@
 """The rows of one part within the whole graph, a piece at a time.
 
-A part has its own nodes in ascending id, each with its in-edges in their original order. So the positions of its edges
-in the whole relation ascend. All writers of a partition walk over them here. No writer holds more than one piece, so
-the graph may be memory-mapped and larger than memory. All reads are checked: a corrupt graph raises ValueError.
+A part has its own nodes in ascending order of ids, each with its in-edges in their original order. So the positions of
+the part's edges in the whole relation ascend. All writers of a partition read rows through this module. No writer holds
+more than one piece, so the graph may be memory-mapped and larger than memory. All reads are checked: a corrupt graph
+raises ValueError.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from datapipes.base.types import EdgeType, ends_of, of_type
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import PartitionBook
 
-MOST_EDGES = 2**18  # positions, or rows, in a piece; 2 MiB of int64, and ten times as much while it is made
-MOST_BYTES = 2**24  # values in a piece; a larger row is a piece of its own
+MOST_EDGES = 2**18  # positions, or rows, in a piece: 2 MiB of int64, and 20 MiB while the piece is made
+MOST_BYTES = 2**24  # of the values in a piece; a row of more bytes is a piece of its own
 
 
 class PartRows:
@@ -33,7 +34,7 @@ class PartRows:
         ids: int64 [num_rows], the part's own nodes of the destination type, ascending.
         most_edges: the most positions, or rows, in a piece.
 
-    Methods that read indptr raise ValueError if it descends, or points outside of the indices.
+    Methods that read indptr raise ValueError if indptr descends, or points outside of the indices.
     """
 
     def __init__(self, graph: Graph, edge_type: EdgeType | None, ids: Tensor, *, most_edges: int = MOST_EDGES) -> None:
@@ -45,11 +46,11 @@ class PartRows:
 
     @cached_property
     def num_edges(self) -> int:
-        """The number of edges of the part. O(num_rows), computed once."""
+        """The number of edges of the part. It is computed on first use, in time O(num_rows)."""
         return sum(int(counts.sum()) for _, counts in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (starts, counts) for some rows at a time: each row's first position, its number of edges."""
+        """Yield (starts, counts) for some rows at a time: each row's first position, and its number of edges."""
         indptr, all_edges = self._relation.indptr, int(self._relation.indices.shape[0])
         for ids in pieces(self.ids, self._most):
             starts, ends = indptr[ids], indptr[ids + 1]
@@ -64,7 +65,7 @@ class PartRows:
             yield starts, ends - starts
 
     def indptr(self) -> Iterator[Tensor]:
-        """Yield the offsets of the part's rows in the part's own edges, int64, [num_rows + 1] in all."""
+        """Yield, in pieces, the offsets of the part's rows in the part's own edges: int64, num_rows + 1 in all."""
         yield torch.zeros(1, dtype=torch.int64)
         before = 0
         for _, counts in self._blocks():
@@ -80,7 +81,7 @@ class PartRows:
                 yield positions.add_(torch.arange(begin, begin + positions.shape[0]))
 
     def destinations(self) -> Iterator[Tensor]:
-        """Yield the destination of each edge, int64, by its global id."""
+        """Yield the global id of each edge's destination, int64."""
         for ids, (_, counts) in zip(pieces(self.ids, self._most), self._blocks(), strict=True):
             yield from (nodes for _, nodes in _repeated_by_piece(ids, counts, self._most))
 
@@ -134,9 +135,9 @@ def rows_of_nodes(values: Tensor, ids: Tensor) -> Iterator[Tensor]:
 
 
 def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Yield the rows of `values` at `places`, tensors of row numbers (int64), in pieces of at most `MOST_BYTES`.
+    """Yield the rows of `values` at the indices in `places` (int64 tensors), in pieces of at most `MOST_BYTES`.
 
-    The pieces are contiguous, in host memory.
+    The pieces are contiguous, and in host memory.
     """
     row_bytes = values[:1].numel() * values.element_size()
     most = max(1, MOST_BYTES // max(1, row_bytes))
@@ -151,7 +152,7 @@ def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
-    """Raise ValueError if the book has other types than the graph, or other numbers of nodes or edges."""
+    """Raise ValueError if graph and book differ in the numbers of nodes of a type, or (with an edge map) of edges."""
     nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     of_book = {node_type: book.nodes(node_type).num_ids for node_type in book.node_types}
     edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types if book.has_edges}
@@ -170,13 +171,16 @@ def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:
 
 
 def _repeated_by_piece(values: Tensor, counts: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
-    """Repeat each value as often as its count says; yield (begin, values) for each piece of up to `most` of these."""
+    """Repeat each value as often as its count says, and yield the result in pieces of up to `most` values.
+
+    Each piece is a tuple (index of its first value in the whole result, values).
+    """
     ends = counts.cumsum(0)
-    # A row may have more edges than a piece: a piece may begin and end within one.
+    # A row may have more edges than a piece, so a piece may begin and end within a row.
     for begin in range(0, int(ends[-1]), most):
         end = min(begin + most, int(ends[-1]))
         first = int(torch.searchsorted(ends, begin, right=True))
         rows = slice(first, int(torch.searchsorted(ends, end - 1, right=True)) + 1)
         held = ends[rows].clamp(max=end) - (ends[rows] - counts[rows]).clamp(min=begin)
-        # torch's own function makes an index of all of them first.
+        # torch.repeat_interleave would make an index of all values first.
         yield begin, torch.from_numpy(np.repeat(values[rows].numpy(), held.numpy()))

@@ -1,8 +1,8 @@
-"""Source: one graph to be partitioned, with all attributes. source_of makes it of any data that Partitioner takes: a
-graph with or without types, a Dataset, or PyG's Data or HeteroData.
+"""Source: one graph to be partitioned, with all attributes.
 
-A Dataset is recognised by its attributes, since datasets/ stands below this folder. PyG's classes are recognised by
-their names, so that torch_geometric is not imported for other data.
+`source_of` makes a Source of any data that Partitioner takes: a graph with or without types, a Dataset, or PyG's Data
+or HeteroData. A Dataset is recognised by its attributes, since this folder may not import datasets/. PyG's classes are
+recognised by their names, so that torch_geometric is not imported for other data.
 
 The features, masks and labels of a Dataset become attributes. An item set of nodes becomes a mask, and the labels and
 times of all sets are one tensor each, with one row for each node. So neither the order of the items nor repeats are
@@ -40,8 +40,9 @@ class Source:
 
     Attributes:
         graph: the graph, with all data for the parts as node and edge attributes.
-        training_nodes: {node type: bool [num_nodes]}; types whose training nodes are known.
-        node_types, edge_types: the types in the order in which they were given; PyG's layout numbers by this order.
+        training_nodes: {node type: bool [num_nodes]}, only of types whose training nodes are known.
+        node_types, edge_types: the types in the order in which they were given. PyG's layout numbers all nodes and
+            edges in this order.
         left_out: texts that name the given data that does not go into the parts.
     """
 
@@ -59,11 +60,11 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
         data: one of
             CSCGraph, HeteroCSCGraph: as it is.
             Dataset (an object with graph, features, train_set, validation_set, test_set): its graph. Features become
-            node and edge attributes. Features of edges have rows by edge id; attributes have them in the order of the
-            graph's edges.
+            node and edge attributes. Row i of an edge feature belongs to edge id i, row i of an attribute to the
+            graph's edge at position i.
             An item set of nodes becomes the node attribute "train_mask", "val_mask" or "test_mask", bool. Labels
-            become "y": int64 with -1, or floats with nan, where no item has one. Timestamps become "seed_time" in the
-            same way. Masks hold neither the order of the items nor repeats.
+            become "y"; a node without a label gets -1 (int64) or nan (floats). Timestamps become "seed_time" in the
+            same way. The order of items, and repeats, are lost.
             PyG Data or HeteroData: the graph of `from_pyg`.
         where: the caller, named in errors.
     Returns:
@@ -71,12 +72,12 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
         names the data that goes into no part: item sets of links, further fields of items, a training graph other than
         the graph, further tasks.
     Raises:
-        TypeError: `data` is something else.
+        TypeError: `data` is something else, or a feature is a SparseFeature.
         ValueError: A feature has another number of rows than its type has nodes or edge ids; a feature, mask or label
             has the name of an attribute with other values; items of one node have different labels.
         IndexError: An item is no node of the graph.
-    Cost: O(nodes + items). A TensorFeature is viewed, so a mapped one stays mapped. Edge features are read into memory,
-        in pieces, if their rows are not in the order of the graph's edges; so are features of other classes.
+    Cost: time O(nodes + items). A TensorFeature is viewed, so a mapped one stays mapped. Features of other classes are
+        read into memory, in pieces. So are edge features whose rows are not in the order of the graph's edges.
     """
     left_out: tuple[str, ...] = ()
     pyg_class = _pyg_class(data)
@@ -114,7 +115,7 @@ def _is_dataset(data: Any) -> bool:
 
 
 def _in_order(first: Any, types: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `types` in the order in which the HeteroData has them (`first`); types that only edges name come last."""
+    """Return `types` in the order of `first`, the types of the HeteroData. Types that only edges name come last."""
     return tuple(dict.fromkeys((*(name for name in first if name in types), *types)))
 
 
@@ -149,7 +150,10 @@ def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | N
 
 
 def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
-    """Return (graph of a Dataset, with its data as attributes; texts on data left out); see `source_of`."""
+    """Return (graph, texts): the graph of a Dataset with its data as attributes, and texts on data left out.
+
+    See `source_of`.
+    """
     graph = data.graph
     nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}
     edges = {kind: dict(graph.relation(kind).edge_attributes) for kind in graph.edge_types}
@@ -236,10 +240,10 @@ def attributes_of_items(
     """Add the item sets of a Dataset to the attributes of its nodes; return texts on items left out.
 
     Args:
-        item_sets: {"train_set", "validation_set" and "test_set": items}.
+        item_sets: {name: items}, with the names "train_set", "validation_set" and "test_set".
         num_nodes: {node type: number of nodes}.
-        attributes: {node type: {name: rows}}, changed in place. Attributes that are there already must agree with the
-            items.
+        attributes: {node type: {name: rows}}, changed in place. Attributes of these names that are already there must
+            agree with the items.
     """
     left_out: list[str] = []
     of_nodes: dict[str, dict[Any, ItemSet]] = {}
@@ -247,7 +251,7 @@ def attributes_of_items(
         items = item_sets[name]
         sets: dict[Any, ItemSet] = items.item_sets if isinstance(items, HeteroItemSet) else {None: items}
         if len(items) == 0 and {*sets} == {None} and None not in attributes:
-            sets = {}  # an empty set of a graph with types may name none
+            sets = {}  # an empty set of a graph with types may name no type
         if any(isinstance(kind, tuple) or nodes.seeds_shape != () for kind, nodes in sets.items()):
             left_out.append(f"{name}, {len(items)} links")
         else:
@@ -298,7 +302,7 @@ class _Items:
                 self._add(field, _VALUES[field], *self._joined(field, of_sets))
 
     def _joined(self, field: str, of_sets: list[tuple[str, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Return (rows, has_value): a row for each node, and whether some item gave this row, bool [num_nodes]."""
+        """Return (rows, has_value): a row for each node, and bool [num_nodes], whether an item gave the node's row."""
         shapes = {name: tuple(rows.shape[1:]) for name, _, rows in of_sets}
         if len(set(shapes.values())) > 1:
             raise ValueError(
@@ -328,7 +332,7 @@ class _Items:
         return joined, has_value
 
     def _add(self, field: str, name: str, rows: Tensor, has_value: Tensor) -> None:
-        """Add the attribute `name`. If there is one, keep it; it must have these rows where `has_value` is True."""
+        """Add the attribute `name`, unless it exists. The existing one must equal `rows` where `has_value` is True."""
         attribute = self.attributes.setdefault(name, rows)
         if attribute is rows:
             return

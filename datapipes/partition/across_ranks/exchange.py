@@ -21,16 +21,16 @@ from torch import Tensor
 from datapipes.base.errors import text_of
 from datapipes.processes.ranks import RankError, Ranks, beat_key
 
-_LOOKS = 10  # per heartbeat, once a connection is broken
+_LOOKS = 10  # how often, in each heartbeat interval, failures are looked for once a connection is broken
 
 
 @contextmanager
 def exchange(where: str, timeout_s: float, error: type[RankError] = RankError) -> Iterator[Exchange]:
-    """Meet all ranks of the default process group in the block, and leave it together.
+    """Let all ranks of the default process group enter this with statement together, and leave it together.
 
     Arguments and errors are those of Ranks. Each collective may also take up to `timeout_s`.
     """
-    after = contextlib.ExitStack()  # a group is ended when no rank sends any more
+    after = contextlib.ExitStack()  # destroys the group when no rank sends any more
     with after, Exchange(where, timeout_s, error=error) as ranks:
         ranks.vote()
         if ranks.size > 1:
@@ -51,9 +51,10 @@ class Exchange(Ranks):
         return self._group
 
     def to_each(self, messages: Sequence[Tensor]) -> list[Tensor]:
-        """Send `messages[r]`, uint8 [n], to each rank r; return the messages of all ranks to this one, in their order.
+        """Send `messages[r]`, uint8 [n], to each rank r; return the messages that ranks 0, 1, ... sent to this rank.
 
-        The returned tensors share one memory. The call needs a copy of `messages` too. Raises the errors of `vote`.
+        The returned tensors share one memory. During the call there is also a copy of `messages`. Raises the errors of
+        `vote`.
         """
         if self.size == 1:
             return [*messages]
@@ -63,27 +64,30 @@ class Exchange(Ranks):
         with self._carrying():
             dist.all_to_all_single(coming, sizes, group=self._group)
         counts: list[int] = coming.tolist()
-        # Outside the block: want of memory is a RuntimeError, too.
+        # Outside of `_carrying`: a lack of memory is a RuntimeError, too.
         received, sent = torch.empty(sum(counts), dtype=torch.uint8), torch.cat([*messages])
         with self._carrying():
             dist.all_to_all_single(received, sent, counts, sizes.tolist(), group=self._group)
         return [*torch.split(received, counts)]
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the `value` of each rank, in their order. Values must be JSON values. Raises the errors of `vote`."""
+        """Return the `value` of each rank, rank 0 first. A value must be a JSON value. Raises the errors of `vote`."""
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         return [json.loads(message.numpy().tobytes()) for message in self.to_each([data] * self.size)]
 
     @contextmanager
     def _carrying(self) -> Iterator[None]:
-        """Turn the error of a collective, which names no rank, into a RankError that names one."""
+        """Turn the error of a collective, which names no rank, into a RankError that names a rank."""
         try:
             yield
         except RuntimeError as error:
             raise self._broken(error) from error
 
     def _broken(self, error: RuntimeError) -> RankError:
-        """Return the error for a broken connection; look for a rank without heartbeat, or with a failure, to name."""
+        """Return the RankError for a broken connection. It names a rank without a heartbeat, or else this rank.
+
+        Raises the error of a rank that has told its failure.
+        """
         others = [rank for rank in range(self.size) if rank != self.rank]
         before = {rank: self._add(beat_key(rank), 0) for rank in others}
         for _ in range(3 * _LOOKS):

@@ -1,8 +1,8 @@
-"""PlacedGraph: the shards of all ranks as one graph in parts. It knows the owners of rows, and how to send them.
+"""PlacedGraph: the shards of all ranks as one graph in parts. It knows the owners of rows, and how to send the rows.
 
-The partition has the same ids as if one process had partitioned the whole graph. They are digests of all bytes
-(base/array_digest.py). The rows of a rank are a range of the whole array, so each rank hashes the pieces in its range.
-If a piece lies in several ranges, the ranks send its rows to rank 0.
+The ids in the headers of the partition are the same as if one process had partitioned the whole graph. These ids are
+digests of the bytes of whole arrays (base/array_digest.py). The rows of a rank are a range of the whole array, so each
+rank hashes the pieces in its range. If a piece lies in several ranges, the ranks send its rows to rank 0.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Shard:
     """The nodes and edges of one rank, in the order of its files.
 
     Attributes:
-        ids: {node type or None: int64 [n]}, the ids of this rank's nodes, sorted by type.
+        ids: {node type or None: int64 [n]}, the ids of this rank's nodes; the types are sorted.
         of_nodes: {node type: {name: [n, ...]}}, attributes in the order in which parts store them.
-        edges: {edge type or None: int64 [2, E]}, sources and destinations, sorted by type.
+        edges: {edge type or None: int64 [2, E]}, sources in row 0 and destinations in row 1; the types are sorted.
         of_edges: {edge type: {name: [E, ...]}}, attributes.
-        num_links: number of edge labels, which no part stores; None for other tasks.
+        num_links: number of edge labels, which no part stores; None if the task has no edge labels.
     """
 
     ids: dict[Any, Tensor]
@@ -68,7 +68,7 @@ class PlacedGraph(NamedTuple):
     Attributes:
         owners: {node type: RangeMap with the range of ids of each rank}.
         part: this rank's part. The values of its columns come from all ranks, which must read them together.
-        first_ids: {edge type: the edge id of this rank's first edge}; ids count up in the order of its files.
+        first_ids: {edge type: the edge id of this rank's first edge}; the rank's further edges have the next ids.
         first_positions: {edge type: [ranks + 1], where the edges of each part begin among those of the whole graph}.
     """
 
@@ -134,12 +134,12 @@ def _first_outside(ids: Tensor, count: int) -> int | None:
 
 
 def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> dict[Any, RangeMap]:
-    """Return {node type: RangeMap}, as method="range" would cut the graph of all shards.
+    """Return {node type: RangeMap}, the parts that method="range" would make of the graph of all shards.
 
     Args:
         counts: {node type: number of nodes of all ranks}.
     Raises:
-        ValueError: Ids have gaps or repeats; or there are fewer nodes than ranks.
+        ValueError: Ids have gaps or repeats, or there are fewer nodes than ranks.
     """
     total = sum(counts.values())
     if total < ranks.size:
@@ -167,12 +167,14 @@ def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> d
 
 
 def _even(count: int, num_ranks: int) -> NDArray[np.int64]:
-    """Return the offsets of ranges of equal length (but for one id), used until the weights are known."""
+    """Return the offsets of ranges whose lengths differ by at most one id; used until the weights are known."""
     return np.array([count * rank // num_ranks for rank in range(num_ranks + 1)], dtype=np.int64)
 
 
 def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | None:
-    """Return the mask of training nodes for the range of ids that `_even` gives to this rank; None without a mask.
+    """Return the mask of training nodes for the range of ids that `_even` gives to this rank.
+
+    None: the type has no such mask.
 
     Raises:
         ValueError: The ids have gaps or repeats.
@@ -201,10 +203,10 @@ def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | 
 
 
 def identity_of_placed(graph: PlacedGraph) -> Identity:
-    """Return the Identity that every header of the partition states, equal on all ranks.
+    """Return the Identity that every header of the partition states; it is equal on all ranks.
 
-    Cost: each array is sent to its owners once, and once more when the files are written. Each rank sends up to 2 MiB
-    (or two rows) of each array to rank 0, where `partition_id_of` takes O(nodes).
+    Cost: each array is sent to its owners once here, and once more when the files are written. Each rank sends up to
+    2 MiB (or two rows) of each array to rank 0, where `partition_id_of` takes time O(nodes).
     """
     ranks, nodes, edges = graph.ranks, graph.part.nodes, graph.part.edges
     topology = {kind: _digests_of_edges(graph, kind, own_edges) for kind, own_edges in edges.items()}
@@ -227,7 +229,7 @@ def identity_of_placed(graph: PlacedGraph) -> Identity:
 def _digests_of_edges(graph: PlacedGraph, kind: Any, edges: PartEdges) -> list[str]:
     ranks, firsts = graph.ranks, graph.first_positions[kind]
     offsets = graph.owners[ends_of(kind)[1]].stored().tolist()
-    begins = [*offsets[:-1], offsets[-1] + 1]  # where each rank begins in indptr; the last rank has the last entry too
+    begins = [*offsets[:-1], offsets[-1] + 1]  # where each rank begins in indptr; the last rank also has its last entry
     indptr = torch.cat([*edges.indptr.pieces()])[: begins[ranks.rank + 1] - begins[ranks.rank]]
     return [
         _digest(ranks, [indptr.add_(firsts[ranks.rank])], begins, torch.int64, ()),
@@ -256,10 +258,10 @@ def _digest(
     *,
     with_dtype: bool = False,
 ) -> str:
-    """On rank 0, return the digest of an array whose rows are spread over all ranks; elsewhere a meaningless text.
+    """On rank 0, return the digest of an array with rows on all ranks. On other ranks, return a meaningless text.
 
     Args:
-        of_rank: the rows of this rank, in pieces; all of them are taken.
+        of_rank: the rows of this rank, in pieces; all pieces are taken.
         firsts: [ranks + 1], where the rows of each rank begin in the array.
     """
     piece = rows_of_piece(row_shape, dtype)
@@ -270,7 +272,7 @@ def _digest(
     hashes: list[NDArray[np.uint64]] = []
     if ranks.rank == 0 and piece > 0:
         row_bytes = math.prod(row_shape) * dtype.itemsize
-        begun = []  # rows of a piece that more than one rank has
+        begun = []  # rows of a piece that lies on more than one rank
         for message, begin, end in zip(came, firsts[:-1], firsts[1:], strict=True):
             num_head = min(-begin % piece, end - begin)
             num_whole = (end - begin - num_head) // piece
@@ -285,9 +287,10 @@ def _digest(
 
 
 def _split(of_rank: Iterable[Tensor], first: int, piece: int, nothing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (head, hashes, rest) of the rows of a rank, the first of which is row `first` of the whole array.
+    """Return (head, hashes, rest) of the rows of a rank, which begin with row `first` of the whole array.
 
-    head: the rows before the first piece that begins here; hashes: int64, of the whole pieces; rest: the rows after.
+    head: the rows before the first piece that begins on this rank; hashes: int64, one for each whole piece; rest: the
+    rows after the whole pieces.
     """
     head, rest, hashes = [nothing], nothing, [torch.empty(0, dtype=torch.int64)]
     left = -first % piece if piece > 0 else 0
@@ -304,5 +307,5 @@ def _split(of_rank: Iterable[Tensor], first: int, piece: int, nothing: Tensor) -
 
 
 def _hash(parts: Sequence[Tensor], dtype: torch.dtype, row_shape: tuple[int, ...]) -> NDArray[np.uint64]:
-    """Return the hash of one piece, uint64 [1]; `parts` are the bytes of its rows. Without rows, return [0] hashes."""
+    """Return the hash of one piece, uint64 [1], or [0] without rows; `parts` are the bytes of its rows."""
     return hashes_of(torch.cat([*parts]).view(dtype).reshape(-1, *row_shape))

@@ -1,8 +1,8 @@
 """PlacedRows: the owner and the place of each row of a rank; rows are sent to their owners a window at a time.
 
-Each row has an owner, which is a rank, and a place: its position among all rows of that owner. A rank keeps the
-numbers of its rows in ascending order of (owner, place). Rows of one window of places are contiguous in this order, so
-each round sends one slice per owner. An owner never holds more than a window.
+Each row has an owner, which is a rank, and a place: its position among all rows of that owner. A window is a range of
+places. A rank keeps the indices of its rows in ascending order of (owner, place). Rows of one window are contiguous in
+this order, so each round sends one slice per owner. An owner never holds more than a window.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from datapipes.partition.across_ranks.exchange import Exchange
 from datapipes.partition.part_to_write import PartColumn
 from datapipes.partition.row_chunks import rows_at
 
-SENT_BYTES = 2**24  # at most, of a rank in one window; 2^26 took more memory and no less time
-LEAST_BYTES = 2**20  # of a window, whatever the number of ranks
+SENT_BYTES = 2**24  # the most that a rank sends in one window; 2^26 took more memory and no less time
+LEAST_BYTES = 2**20  # for each owner in a window, whatever the number of ranks
 _PLACE_BYTES = 4
 
 
 class Column(NamedTuple):
-    """Values of the rows of this rank; `rows(numbers)` returns the values of the rows with these numbers, int64."""
+    """Values of the rows of this rank; `rows(indices)`, int64 [n], returns the values [n, ...] of these rows."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # of a row
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """The number of bytes of a row."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -53,9 +53,9 @@ class PlacedRows:
     """The owners and places of the rows of this rank.
 
     Args:
-        order: int64 [n], the numbers of the rows by ascending (owner, place).
-        places: int64 [n], the places of the rows in this order.
-        bounds: [ranks + 1], where the rows of each owner begin in this order.
+        order: int64 [n], the indices of the rows by ascending (owner, place).
+        places: int64 [n], the place of the row order[i].
+        bounds: [ranks + 1], where the rows of each owner begin in `order`.
         counts: the number of rows of each owner, over all ranks. Each of an owner's places in [0, count) has one row.
     """
 
@@ -80,14 +80,14 @@ class PlacedRows:
                 yield _rows_from(messages, count, column.dtype, column.shape)
 
     def column(self, column: Column) -> PartColumn:
-        """Return the column of the rows that this rank owns; its values are read by `pieces`."""
+        """Return the PartColumn of the rows that this rank owns; `pieces` reads its values."""
         return PartColumn(column.dtype, (self.num_own, *column.shape), partial(self.pieces, column))
 
     def times_there(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
-        """Yield (first, counts, places) for each window of this rank's own places.
+        """Yield (first, counts, places) for each window of the places that this rank owns.
 
-        first: the first place; counts: int64, how many rows have each place; places: from each rank the places in the
-        window of the rows it sent, counted from `first`.
+        first: the first place of the window; counts: int64, how many rows have each place of the window; places: for
+        each rank, the places of the rows that it sent, less `first`.
         """
         nothing = Column(torch.uint8, (0,), lambda numbers: torch.empty((numbers.shape[0], 0), dtype=torch.uint8))
         for first, count, messages in self._windows(nothing):
@@ -95,9 +95,10 @@ class PlacedRows:
             yield first, torch.bincount(torch.cat(places), minlength=count), places
 
     def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Yield (first place, number of places that this rank owns, a message from each rank) for each window.
+        """Yield (first, count, messages) for each window.
 
-        A message has the places of its rows, int32, counted from the first place, and then the rows.
+        first: the first place of the window; count: how many of its places this rank owns; messages: one from each
+        rank, with the places of the sent rows, less `first`, as int32, and then the rows.
         """
         most = window(self.ranks.size, column.row_bytes + _PLACE_BYTES)
         for first in range(0, max(self.counts), most):
@@ -113,14 +114,14 @@ class PlacedRows:
 
 
 def window(num_ranks: int, row_bytes: int) -> int:
-    """Return how many rows of each owner are sent at a time."""
+    """Return the number of places in a window: how many rows go to each owner at a time."""
     return max(max(SENT_BYTES // num_ranks, LEAST_BYTES) // row_bytes, 1)
 
 
 def _rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Return a tensor [count, *shape] of the rows in `messages`, each at the place that its message gives.
+    """Return a tensor [count, *shape] of the rows in `messages`, each row at the place that its message gives.
 
-    The messages must have one row for each place.
+    The messages together must have one row for each place.
     """
     row_bytes = math.prod(shape) * dtype.itemsize
     table = torch.empty((count, row_bytes), dtype=torch.uint8)
@@ -140,7 +141,7 @@ def as_bytes(rows: Tensor) -> Tensor:
 def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> PlacedRows:
     """Place rows by their ids, int64 [n]: rank r owns the ids in [offsets[r], offsets[r + 1]).
 
-    O(n log n), 16 bytes a row.
+    Time O(n log n); memory: 16 bytes a row.
     """
     places, order = ids.sort()
     bounds = torch.searchsorted(places, torch.tensor(offsets)).tolist()
@@ -150,22 +151,22 @@ def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> Placed
 
 
 def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequence[int]) -> tuple[PlacedRows, Tensor]:
-    """Place edges in the order of a CSC: by destination, then by rank, then in the order of that rank.
+    """Place edges in the order of a CSC: by destination, then by the rank that has the edge, then in its order there.
 
-    O(n log n), 16 bytes an edge, and 8 for each node that this rank owns.
+    Time O(n log n); memory: 16 bytes an edge, and 8 for each node that this rank owns.
 
     Args:
         destinations: int64 [n], in [0, offsets[-1]).
         offsets: rank r owns the nodes in [offsets[r], offsets[r + 1]), and their in-edges.
     Returns:
-        (placed edges, indptr); indptr is int64 [own nodes + 1], from 0.
+        (placed edges, indptr); indptr is int64 [own nodes + 1], and its first value is 0.
     """
-    places, order = destinations.sort(stable=True)  # destinations, which each window of nodes overwrites by places
+    places, order = destinations.sort(stable=True)  # still destinations: the loop below replaces them by places
     bounds: list[int] = torch.searchsorted(places, torch.tensor(offsets)).tolist()
     next_edges, most = bounds[:-1], window(ranks.size, 16)
     indptr, num_edges = [torch.zeros(1, dtype=torch.int64)], 0
     for first in range(0, max(np.diff(offsets).tolist()), most):
-        edges_into = []  # for each owner the distinct rows in the window, ascending, and the edges into each
+        edges_into = []  # for each owner: (distinct nodes in the window, ascending; number of edges into each)
         for owner in range(ranks.size):
             some, first_node = places[next_edges[owner] : bounds[owner + 1]], offsets[owner] + first
             end = int(torch.searchsorted(some, first_node + most))
@@ -186,8 +187,8 @@ def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequen
 def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
     """Return (degrees, starts) of a window of nodes.
 
-    degrees: int64 [count], the number of edges into each node. starts: for each rank, where its edges into each of the
-    nodes in its message begin.
+    degrees: int64 [count], the number of edges into each node. starts: for each rank, int64, one place for each node in
+    its message, where the edges of that rank into the node begin.
     """
     of_ranks = [message.clone().view(torch.int64).view(2, -1) for message in messages]
     degrees = torch.zeros(count, dtype=torch.int64)
@@ -202,7 +203,7 @@ def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
 
 
 def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
-    """Return the ranges [start, start + count) of all pairs of start and count, one after the other."""
+    """Return the integers of the ranges [starts[i], starts[i] + counts[i]), one range after the other."""
     before = starts - (counts.cumsum(0) - counts)
     repeated = torch.from_numpy(np.repeat(before.numpy(), counts.numpy()))
     return repeated.add_(torch.arange(repeated.shape[0]))

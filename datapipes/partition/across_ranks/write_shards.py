@@ -1,10 +1,10 @@
 """write_shards: writes the shards of all ranks as one partition in the native layout, with a part for each rank.
 
 No rank ever has the whole graph. Each keeps its shard, and the order in which its rows are sent: 16 bytes for each node
-and each edge. The values of a part come to its owner in windows, while the owner writes them.
+and each edge. The owner of a part receives the values in windows, and writes them as they arrive.
 
-Of the ranks that see the same folder, the lowest makes and renames it (base/folder.py). If each machine has a disk of
-its own, each gets a folder with the parts of its ranks.
+Of the ranks that see the same disk, the lowest is the leader: it makes and renames the folder (base/folder.py). If each
+machine has a disk of its own, each machine gets a folder with the parts of its ranks.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from datapipes.partition.source import TRAIN_MASK
 
 
 def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
-    """Write the shard of this rank, together with the others.
+    """Write the shard of this rank, while all other ranks write theirs.
 
     The folder is whole when this returns, unless another rank fails.
 
     Args:
-        shard: what this rank has; types, names, dtypes and widths must be the same on all ranks.
+        shard: the nodes and edges of this rank; types, names, dtypes and widths must be the same on all ranks.
         path: as `check_root` returns it.
     Returns:
         The report on the parts, the same on all ranks.
@@ -49,7 +49,7 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
         ValueError: Node ids have gaps or repeats, or an edge has an end that is no node.
         FileExistsError: `path` holds something that is not of a partition.
         OSError: The disk is full, or the folder cannot be written.
-        RankError: Another rank has failed, has ended, or did not come.
+        RankError: Another rank has failed, has ended, or did not call this in time.
     """
     with Cost() as cost:
         with cost.step("assign"):
@@ -62,7 +62,7 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
         sizes = ranks.gather(_num_bytes(placed.part))
         about = {"method": "range", "rng_seed": 0, "report": _with_cost(ranks, report, cost).to_json()}
         manifest = Manifest(path, identity, torch.int64, None, about, {})
-        manifest_bytes(manifest)  # its errors come before files are written
+        manifest_bytes(manifest)  # raises its errors before files are written
         with shared_root(ranks, path, lambda members: sum(sizes[rank] for rank in members)) as (folder, leaders):
             with cost.step("write native"):
                 files = write_part(folder, identity, placed.part, remote)
@@ -146,7 +146,7 @@ def _with_cost(ranks: Exchange, report: PartitionReport, cost: Cost) -> Partitio
 
 
 def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]:
-    """Return the entries of the part files of all ranks; `files` has those that this rank wrote."""
+    """Return {name: File} of the part files of all ranks; `files` has the files that this rank wrote."""
     of_ranks = ranks.gather({name: [*file] for name, file in files.items()})
     return {name: File(*file) for of_rank in of_ranks for name, file in of_rank.items()}
 
@@ -154,10 +154,10 @@ def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]
 def _write_book(
     graph: PlacedGraph, shard: Shard, identity: Identity, folder: Path, leaders: Collection[int]
 ) -> dict[str, File]:
-    """Write book/ if this rank is a leader, and return the size and hash of each file; other ranks return {}.
+    """On a leader, write book/ and return {name: File}; on other ranks, return {}.
 
-    The edge map is written if edges have attributes, as the Partitioner does by default. Each rank knows the parts of
-    the edges in its files, whose ids are consecutive, and sends these parts to the leaders.
+    The edge map is written if edges have attributes, as the Partitioner does by default. The edges of a rank have
+    consecutive ids. Each rank sends the parts of its edges to the leaders.
     """
     edges = {}
     if any(own_edges.attributes for own_edges in graph.part.edges.values()):
@@ -167,7 +167,7 @@ def _write_book(
     if graph.ranks.rank in leaders:
         return write_book(folder, graph.book(), identity, edges=edges)
     for parts in edges.values():
-        for _ in parts:  # this rank's share goes to the leaders
+        for _ in parts:  # sends this rank's share to the leaders
             pass
     return {}
 
@@ -175,12 +175,12 @@ def _write_book(
 def _parts(
     ranks: Exchange, destinations: Tensor, owners: RangeMap, first_id: int, total: int, leaders: Collection[int]
 ) -> Iterator[Tensor]:
-    """On the leaders, yield the part of each edge by ascending edge id, a window of ids at a time; elsewhere nothing.
+    """On a leader, yield the part of each edge by ascending edge id, a window of ids at a time; on others, nothing.
 
     All ranks must call this together, and iterate to the end.
     """
     dtype, nothing = smallest_dtype(ranks.size), torch.empty(0, dtype=torch.uint8)
-    most = window(1, 8)  # ids, which are looked up in int64
+    most = window(1, 8)  # the parts are looked up as int64
     for first in range(0, total, most):
         low = min(max(first - first_id, 0), destinations.shape[0])
         high = min(max(first + most - first_id, 0), destinations.shape[0])
@@ -195,10 +195,10 @@ def _parts(
 
 @contextmanager
 def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], int]) -> Iterator[tuple[Path, list[int]]]:
-    """Yield (the hidden folder where this rank writes its part, for each rank the leader that makes its folder).
+    """Yield (folder, leaders): the hidden folder where this rank writes its part, and the leader of each rank.
 
-    When the block ends without an error on its leader, the folder becomes `path`: it appears whole or not at all. The
-    caller ensures that all ranks have written before the leader leaves the block.
+    When the with statement of the leader ends without an error, the folder becomes `path`: it appears whole or not at
+    all. The caller ensures that all ranks have written before the leader's with statement ends.
 
     Args:
         path: as `check_root` returns it.
@@ -228,10 +228,10 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
                     )
                 yield folder, leaders
         except FileNotFoundError:
-            ranks.look()  # raises the error of a leader that failed and removed it
+            ranks.look()  # raises the error of a leader that failed, and so removed the folder
             raise
         except BaseException as error:
-            ranks.tell_failure(error)  # before the folder goes, which another rank might notice first
+            ranks.tell_failure(error)  # before the folder is removed: another rank might notice that first
             raise
 
 
@@ -247,7 +247,7 @@ def _leaders(ranks: Exchange, path: Path) -> list[int]:
         mark.touch()
         names = ranks.gather(mark.name)
         seen = (rank for rank, name in enumerate(names) if (path.parent / name).exists())
-        return ranks.gather(next(seen, ranks.rank))  # after it nobody looks any more
+        return ranks.gather(next(seen, ranks.rank))  # after this, no rank looks for marks
     finally:
         mark.unlink(missing_ok=True)
 

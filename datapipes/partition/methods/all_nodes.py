@@ -1,14 +1,15 @@
-"""AllNodes: the nodes of all types in one numbering, and the weight that each has when parts are balanced.
+"""AllNodes: the nodes of all types in one numbering, and the weight that each node has when parts are balanced.
 
-The types lie one after another, in sorted order: node v of a type is number `offset + v`. A graph without types is the
-case of one type.
+The types follow one another in sorted order: node v of a type has the number `offset + v`, where `offset` is the number
+of nodes of the types before. A graph without types has one type, None.
 
-**Combined weight.** METIS, Fennel and ranges balance one number for each node. It is made of three measures: the nodes,
+**Combined weight.** METIS, Fennel and ranges balance one weight for each node. It is made of three measures: the nodes,
 the in-edges (an edge belongs to the part of its destination) and the training nodes. A node weighs `base`, plus
-`per_edge` for each of its in-edges, plus `extra` if it is a training node. Each measure has a share of the
-weight of all nodes together, which is UNITS, but for rounding: with N nodes, E edges, T training nodes and shares that
-add up to 1, base is UNITS * share / N, per_edge UNITS * share / E and extra UNITS * share / T, each rounded to the
-nearest integer. If the graph has nothing of a measure, its share goes to the others, in proportion.
+`per_edge` for each of its in-edges, plus `extra` if it is a training node. All nodes together weigh UNITS, but for
+rounding, and each measure has a share of this. With N nodes, E edges, T training nodes and shares that add up to 1,
+base is UNITS * share / N, per_edge is UNITS * share / E and extra is UNITS * share / T, each rounded to the nearest
+integer. If the graph has no edges or no training nodes, the share of that measure goes to the other measures, in
+proportion.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from torch import Tensor
 from datapipes.base.types import NodeType, ends_of
 from datapipes.partition.source import Source
 
-UNITS = 2**50  # weight of all nodes: exact in float64, and as fine for a billion nodes
+UNITS = 2**50  # weight of all nodes together: exact in float64, and fine enough for a billion nodes
 EVEN = {"nodes": 1.0, "edges": 1.0, "train": 1.0}  # shares of the measures, unless others are given
 CHUNK = 2**20  # nodes whose weights are made at once
-STAGE = 2**16 - 1  # in the random keys of all methods; no chain has a stage of this number
+STAGE = 2**16 - 1  # stands for the stage in the random keys of all methods; no chain has so many stages
 
 
 class Combined(NamedTuple):
@@ -90,7 +91,7 @@ def node_weights(
     """Yield the weights of `count` nodes, up to CHUNK at a time.
 
     Args:
-        mask: whether each is a training node; None if none is.
+        mask: bool [count], whether each node is a training node. None: no node is.
         offsets: the indptr of each relation into these nodes, for `combined.per_edge`.
     """
     base, per_edge, extra = combined
@@ -112,7 +113,7 @@ def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -
     """
     counted = [shares.get(name, 0) if total > 0 else 0 for name, total in zip(EVEN, totals, strict=True)]
     every = sum(counted)
-    if every == 0:  # no measure counts: all nodes weigh the same
+    if every == 0:  # no measure has a share: all nodes weigh the same
         return Combined(1, 0, 0)
     return Combined(
         *(round(UNITS * share / every / max(total, 1)) for share, total in zip(counted, totals, strict=True))

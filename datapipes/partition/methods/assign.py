@@ -34,7 +34,7 @@ MOST_PASSES = 10  # of "fennel"
 FEW = 1000  # a pass that moves fewer than one node in FEW is the last
 BLOCKS_AT_ONCE = 256  # up to 2^18 nodes; Ctrl-C is checked in between
 
-BY_ID = {"nodes": 1.0, "train": 1.0}  # shares of the weight: edges may come once the owners of nodes are known
+BY_ID = {"nodes": 1.0, "train": 1.0}  # shares without edges: ranks place edges when the owners of nodes are known
 
 _NAME = "Partitioner"
 
@@ -54,10 +54,10 @@ def make_assignment(
     progress: Progress,
     balance: Mapping[str, float] | None = None,
 ) -> tuple[PartitionBook, int]:
-    """Return (book, peak bytes of METIS): choose the part of each node. No part is empty.
+    """Choose the part of each node, and return (book, peak bytes of METIS). No part is empty.
 
     Args:
-        num_parts: from 1 to the number of nodes, all types together, and to 32,768. With 1 no method runs.
+        num_parts: 1 up to the number of nodes of all types, at most 32,768. With 1, no method runs.
         method: one of METHODS.
             "metis": METIS (`metis_parts`), which cuts the fewest edges, in a process of its own; needs pymetis.
             "fennel": a stream over the nodes, in few bytes a node (`fennel_parts`).
@@ -66,7 +66,7 @@ def make_assignment(
         recursive: METIS halves again and again, instead of making all parts at once. Only for "metis".
         rng_seed: in [0, 2^64). Equal seeds give equal parts; "range" uses none.
         balance: shares of "nodes", "edges" and "train" in the weight that "metis" and "fennel" balance (all_nodes.py),
-            numbers >= 0, one of them above 0. A measure without a share does not count. None: 1.0 each.
+            numbers >= 0, at least one above 0. A measure that is left out has the share 0. None: 1.0 each.
     Returns:
         The book, without an edge map, and the peak private memory in bytes of METIS's process; 0 if METIS did not run.
     Raises:
@@ -158,7 +158,7 @@ def random_parts(nodes: AllNodes, num_parts: int, rng_seed: int) -> dict[NodeTyp
     The nodes of a type come in the order of a seeded permutation. So two parts differ by at most one node, by at most
     one training node, and by at most one training node and one other node of each type.
 
-    O(num_nodes), in 1 byte a node (2 for more than 256 parts) for the result and 64 MiB.
+    Time O(num_nodes); memory: 1 byte a node (2 for more than 256 parts) for the result, and 64 MiB.
     """
     maps: dict[NodeType | None, IdMap] = {}
     next_training, next_other = 0, nodes.num_training
@@ -182,19 +182,20 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
     """Return the part of each node, indexed by its number in `nodes`: uint8 for up to 255 parts, else int16.
 
     A node goes to the part that has most of its neighbors, less a penalty for the weight that the part has already.
-    That is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes; each knows the parts of the pass before.
-    A pass that moves fewer than one node in FEW is the last. csrc/partition/fennel.h has all rules. The rows of
+    This is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes; each pass knows the parts of the pass
+    before. A pass that moves fewer than one node in FEW is the last. csrc/partition/fennel.h has all rules. The rows of
     the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be larger than memory;
-    each pass reads all of it.
+    each pass reads the whole graph.
 
-    No part exceeds both 1.03 times the mean weight and the mean plus the weight of one node. If one measure of the
-    weight is still uneven, `even_parts` evens it. Memory: 5 bytes a node for up to 255 parts, else 8; one more if a
-    mask of training nodes is not contiguous; for `even_parts` its own memory, and 1 or 2 bytes a node. O(edges + nodes
-    log num_parts) a pass.
+    No part exceeds both 1.03 times the mean weight and the mean plus the weight of one node. Then `even_parts` evens
+    each measure of the weight by itself.
+
+    Time O(edges + nodes log num_parts) a pass. Memory: 5 bytes a node for up to 255 parts, else 8; one more if a mask
+    of training nodes is not contiguous. After the passes: 1 or 2 bytes a node, and the memory of `even_parts`.
 
     Sources: Tsourakakis, Gkantsidis, Radunovic, Vojnovic: FENNEL: streaming graph partitioning for massive scale
     graphs, WSDM 2014. Nishimura, Ugander: Restreaming graph partitioning, KDD 2013. Boyer, Moore: MJRTY, 1991 (how to
-    count neighbors along out-edges without a list of these).
+    count neighbors along out-edges without a list of out-edges).
 
     Raises:
         ValueError: The graph is corrupt.
@@ -214,7 +215,7 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
         if kernel.end_pass() * FEW < nodes.total:
             break
     stored = kernel.parts()
-    del kernel  # and its memory
+    del kernel  # frees its memory
     parts = stored if stored.dtype == np.uint8 else stored.view(np.int16)
     even_at_last(graph, nodes, parts, num_parts, even_parts(graph, nodes, parts, num_parts))
     return parts
@@ -223,12 +224,12 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
 def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
     """Give each empty part one node, in place.
 
-    In ascending order, each empty part takes the last node of the part that has the most nodes at that time; of equally
-    large parts, the one with the lowest number. If no part is empty, nothing changes.
+    In ascending order, each empty part takes the last node of the part that has the most nodes at that time. Among
+    equally large parts, the part with the lowest id gives its node. If no part is empty, nothing changes.
 
     Args:
         parts: integers [num_nodes], each in [0, num_parts); num_nodes >= num_parts.
-    O(num_nodes); 16 bytes a node if there is something to do.
+    Time O(num_nodes); memory: 16 bytes a node if a part is empty.
     """
     counts = np.zeros(num_parts, dtype=np.int64)
     for first in range(0, len(parts), COUNTED):
@@ -236,7 +237,7 @@ def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
     empty = np.flatnonzero(counts == 0)
     if len(empty) == 0:
         return
-    nodes = np.argsort(parts, kind="stable")  # those of a part are successive and ascend
+    nodes = np.argsort(parts, kind="stable")  # the nodes of part 0, ascending, then of part 1, ...
     ends = np.cumsum(counts)
     largest = [(-int(count), part) for part, count in enumerate(counts)]
     heapq.heapify(largest)
@@ -251,13 +252,13 @@ def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
 
 
 def range_parts(nodes: AllNodes, num_parts: int) -> dict[NodeType | None, IdMap]:
-    """Cut the nodes of each type, in the order of their ids, so that its parts weigh the same.
+    """Cut the nodes of each type, in the order of their ids, into ranges of equal weight.
 
     Part p begins at the first node that has at least p / num_parts of the type's weight before it. A type with
-    num_parts nodes or more gives each part at least one. A smaller type gives one node each to as many parts as it has
-    nodes; the next smaller type begins with the part after these. So no part is empty.
+    num_parts nodes or more gives each part at least one node. A type with fewer nodes gives them, one each, to
+    successive parts; the next such type begins with the part after these. So no part is empty.
 
-    O(num_nodes), in 8 bytes a part for the result and 16 MiB.
+    Time O(num_nodes); memory: 8 bytes for each type and part for the result, and 16 MiB.
     """
     return {
         node_type: RangeMap(bounds)
@@ -297,15 +298,15 @@ def _cut(nodes: AllNodes, node_type: NodeType | None, num_parts: int) -> NDArray
 def cut_by_weight(
     weights: Iterable[NDArray[np.int64]], total: int, num_parts: int, before: int = 0, first: int = 0
 ) -> tuple[NDArray[np.int64], int]:
-    """Return (begins, weight): where parts begin among some nodes of a type, and the weight up to the last of these.
+    """Return (begins, weight): where parts begin among some successive nodes of a type, and the weight so far.
 
     Args:
-        weights: the weights of the nodes from number `first` on, in pieces.
+        weights: the weights of these nodes, in pieces; the first is the weight of node `first`.
         total: the weight of all nodes of the type.
         before: the weight of the nodes before `first`.
     Returns:
-        begins is int64 [num_parts + 1], with 0 for a part that does not begin among these nodes. weight includes
-        `before`.
+        begins: int64 [num_parts + 1], the first node of each part, but 0 for a part that does not begin among these
+        nodes. weight: `before` plus the weight of these nodes.
     """
     # The weight before the first node of each part: Python's integers, since total * num_parts may exceed int64.
     wanted = np.array([-(-total * part // num_parts) for part in range(num_parts + 1)], dtype=np.int64)
@@ -319,7 +320,7 @@ def cut_by_weight(
 
 
 def with_a_node_each(bounds: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """Return the offsets, moved as little as needed for each part to have a node. There must be num_parts nodes."""
+    """Return the offsets `bounds`, moved as little as needed for each part to have a node; num_nodes >= num_parts."""
     num_parts = len(bounds) - 1
     turns = np.arange(num_parts + 1)
     return np.minimum(np.maximum.accumulate(bounds - turns) + turns, num_nodes - num_parts + turns)

@@ -1,9 +1,9 @@
 """The process in which METIS runs: a script for `metis_parts.py`, with NumPy and pymetis only.
 
 pymetis never lets go of the GIL, so METIS could not be interrupted in the caller's process. Standard input brings the
-request as JSON. If it ends without a request, the caller has stopped the call. The graph and the answer lie in the
-memory whose descriptor the request names. The output of METIS and Python goes to the caller. When the thread that
-started this process ends, the kernel kills the process.
+request as JSON. If standard input ends without a request, the caller has stopped the call. The graph and the answer are
+in the memory whose descriptor the request names. The output of METIS and Python goes to the caller. When the thread
+that started this process ends, the kernel kills the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HEADER_BYTES = 64  # at the beginning of the memory: whether there is an answer, the peak of memory in bytes
+HEADER_BYTES = 64  # at the beginning of the memory, as int64: 1 if there is an answer; the peak of memory in bytes
 PR_SET_PDEATHSIG = 1
 
 
@@ -31,14 +31,14 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["parent"]:  # the caller ended before the call above
         return
-    with contextlib.suppress(OSError):  # killed before the caller if memory runs out
+    with contextlib.suppress(OSError):  # if memory runs out, kill this process, not the caller
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     sys.path[:] = request["path"]
     run(request)
 
 
 def run(request: dict[str, Any]) -> None:
-    """Run METIS; write the part of each node where, and in which dtype, the request says; then fill in the header."""
+    """Run METIS, write the part of each node to the place and in the dtype of the request, and fill in the header."""
     import numpy as np
     import pymetis
 

@@ -1,9 +1,9 @@
 """The method "metis": METIS cuts few edges and balances the combined weight of nodes (all_nodes.py).
 
 The graph for METIS is undirected: both directions of each edge, no self-loops, no parallel edges. Parallel and opposite
-edges count as one. The graph is in anonymous memory that METIS's process maps. Only the descriptor is sent, and this
-process has no copy while METIS runs. METIS runs in a process of its own (metis_child.py), which is started, watched
-and ended here. At the end `even_parts` evens each measure by itself, as it does for Fennel.
+edges become one edge. METIS runs in a process of its own (metis_child.py), which is started, watched and ended here.
+The graph is in anonymous memory that METIS's process maps. Only the descriptor is sent, and this process has no copy
+while METIS runs. At the end `even_parts` evens each measure by itself, as after Fennel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from datapipes.processes.endings import how_it_exited
 
 __all__ = ["MetisError"]
 
-EVEN_ENOUGH = 0.05  # of `Evened.worst`: 1.15 times the mean
+EVEN_ENOUGH = 0.05  # up to this `Evened.worst` parts are even: none has more than 1.15 times the mean
 MOST_RUNS = 5
 MOST_CUT = 1.5  # times the smallest cut
 MOST_WEIGHT = 2**30  # of all nodes together: METIS may count in int32
@@ -60,16 +60,16 @@ def index_dtype() -> np.dtype[Any]:
 def metis_parts(
     graph: Graph, nodes: AllNodes, num_parts: int, *, recursive: bool, rng_seed: int, progress: Progress
 ) -> tuple[NDArray[Any], int]:
-    """Return (part of each node, indexed by its number in `nodes`, in the smallest dtype; peak bytes of METIS).
+    """Return (parts, peak bytes of METIS); parts[i] is the part of node number i of `nodes`, in the smallest dtype.
 
     METIS balances the combined weight; `even_parts` then evens each measure. If a measure stays above 1.15 times the
     mean, METIS runs again, up to MOST_RUNS times in all, with another seed and larger shares of the uneven measures in
     the weight. Of the results with at most 1.5 times the smallest cut, the most even one is taken. If it is still
     uneven, it is evened once more.
 
-    METIS runs in a process of its own, which ends with this call whatever happens. O((nodes + edges) log num_parts).
+    METIS runs in a process of its own, which ends with this call whatever happens. Call `require_pymetis` before this.
 
-    Call `require_pymetis` before.
+    Time O((nodes + edges) log num_parts).
 
     Raises:
         ValueError: The graph is corrupt, or too large for the integers of METIS.
@@ -119,7 +119,7 @@ def _parts_of(request: dict[str, Any], memory: int, progress: Progress) -> tuple
 
 
 def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, progress: Progress) -> dict[str, Any]:
-    """Write the undirected graph to the memory, with room for weights; return the fields of the request on it."""
+    """Write the undirected graph to the memory, with room for weights; return the request's fields that describe it."""
     progress("make the undirected graph", 0, 0)
     topology, index = graph.topology(), index_dtype()
     weights_at = HEADER_BYTES + (nodes.total + 1) * index.itemsize
@@ -137,7 +137,7 @@ def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, pro
         "weighted": weighted,
         "weights_at": weights_at,
         "neighbors_at": neighbors_at,
-        "parts_at": weights_at if weighted else HEADER_BYTES,  # over what METIS has read, and no later run reads
+        "parts_at": weights_at if weighted else HEADER_BYTES,  # overwrites what METIS has read, and no later run reads
     }
 
 
@@ -186,7 +186,7 @@ class MetisError(RuntimeError):
 def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> None:
     """Run the script with a request and the memory that the request names; return when the script has succeeded.
 
-    If this call raises, also for KeyboardInterrupt, the process has ended. The process also ends with this thread.
+    If this call raises, KeyboardInterrupt included, the process has ended. The process also ends with this thread.
 
     Raises:
         MetisError: The process ended with another exit code than 0, or was killed.
@@ -199,15 +199,15 @@ def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> N
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         pass_fds=(memory,),
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # the threads of NumPy would do nothing
-        start_new_session=True,  # Ctrl-C reaches this process only, which then ends that one
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's threads would have no work
+        start_new_session=True,  # Ctrl-C reaches only the caller, which then ends METIS's process
     ) as process:
         try:
             # "" is the current folder; Python skips entries that are no str, such as a Path
             path = [folder for folder in sys.path if isinstance(folder, str) and folder]
             output = _output(process, {**request, "memory": memory, "parent": os.getpid(), "path": path}, progress)
         finally:
-            process.kill()  # does nothing once the process was waited for
+            process.kill()  # does nothing if the process has been waited for
             process.wait()
     if process.returncode != 0:
         text = output[-MOST_OUTPUT:].decode(errors="replace")
@@ -225,7 +225,7 @@ def _output(process: subprocess.Popen[bytes], request: dict[str, Any], progress:
         try:
             return process.communicate(left, LOOK_S)[0]
         except subprocess.TimeoutExpired:
-            left = b""  # a further call goes on with the text of the first
+            left = b""  # a further call still sends the rest of the request
         seconds = int(time.monotonic() - began)
         progress(f"METIS, {seconds} s", seconds, 0)
 
@@ -234,11 +234,11 @@ def _output(process: subprocess.Popen[bytes], request: dict[str, Any], progress:
 
 
 class Evened(NamedTuple):
-    """How uneven the parts were before `even_parts`, and are after it, and their cuts.
+    """How uneven the parts are, and how many edges they cut, before and after `even_parts`.
 
     Attributes:
-        before, after: {measure: how much the largest part exceeds 1.1 times the mean, divided by the mean}; for nodes,
-            of the node type where this is largest.
+        before, after: {measure: how much the largest part exceeds 1.1 times the mean, divided by the mean}. For the
+            measure "nodes", the largest of these values over all node types.
         cut_before, cut_after: number of edges between two parts.
     """
 

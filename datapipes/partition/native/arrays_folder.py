@@ -40,7 +40,7 @@ from datapipes.partition.native.piece_hash import PieceHash, hash_of_bytes
 
 @dataclass(frozen=True)
 class Own:
-    """How many nodes and edges a part owns: a number for each type, in the order of the types."""
+    """How many nodes of each node type, and edges of each edge type, a part owns, in the order of the types."""
 
     nodes: tuple[Count, ...]
     edges: tuple[Count, ...]
@@ -70,7 +70,7 @@ class Folder(NamedTuple):
 
 
 PART = Folder("part.json", "datapipes-part", PartFields)
-HOT = ("hot_ids", "hot_counts")  # kinds of arrays of a part
+HOT = ("hot_ids", "hot_counts")  # kinds of arrays of a part, see Part.hot_nodes
 BOOK = Folder("book.json", "datapipes-partition-book", BookFields)
 
 
@@ -83,11 +83,11 @@ def write_folder(
     arrays: Sequence[Array],
     progress: Callable[[int, int], None],
 ) -> dict[str, File]:
-    """Write arrays and header into the folder `name` of `root`; return the size and hash of each file.
+    """Write arrays and header into the folder `name` of `root`; return {path within `root`: File}.
 
     Args:
         fields: the further fields of the header.
-        progress: called with (bytes of arrays.npy written so far, all of its bytes).
+        progress: called with (bytes of arrays.npy written so far, all bytes of arrays.npy).
     """
     arena = planned(arrays)
     header = {"format": kind.format, "version": VERSION, **identity.described(), **to_json(fields)}
@@ -111,11 +111,11 @@ def write_folder(
 def read_folder(
     where: str, manifest: Manifest, name: str, kind: Folder, kinds: Mapping[str, int], *, verify: bool
 ) -> tuple[Any, dict[Place, Tensor]]:
-    """Return (a `kind.fields` from the header, the arrays by place, memory-mapped) of the folder `name`.
+    """Return (fields, arrays) of the folder `name`: a `kind.fields` from its header, and {place: memory-mapped array}.
 
     Args:
-        kinds: {allowed kind of array: number of types that have it}.
-        verify: compare the hashes of the files too; if False, only their sizes.
+        kinds: {allowed kind of array: number of node types or edge types}.
+        verify: compare the hashes of the files; if False, only their sizes.
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: A file is truncated, changed, no regular file, of another partition or not valid.
@@ -129,7 +129,7 @@ def read_folder(
     with open_listed(where, manifest, f"{name}/{ARRAYS}") as file:
         if verify:
             check_hash(where, manifest, f"{name}/{ARRAYS}", file)
-        # The file that was hashed is the one that is mapped, whatever its path names by now.
+        # Map the open file, which was hashed: its path may name another file by now.
         with readable(where, file_path, torch.uint8, (arena.num_bytes,), AGAIN):
             whole = bytes_of(file, arena.num_bytes)
     return fields, {place: part_of(where, file_path, whole, entry, AGAIN) for place, entry in entries.items()}

@@ -1,8 +1,8 @@
 """partition.json: the identity of a partition, and the size and hash of every file of the native layout.
 
-It is written last. A folder without it holds no native partition. The reader trusts no file: numbers and names are
-checked, nothing is unpickled, and each file is compared with its size and hash when it is opened. The headers of the
-folders, part.json and book.json, also say to which partition they belong.
+partition.json is written last. A folder without it holds no native partition. The reader trusts no file: numbers and
+names are checked, nothing is unpickled, and each file is compared with its size and hash when it is opened. The headers
+of the folders, part.json and book.json, also say to which partition they belong.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ IndexDtype = Annotated[torch.dtype, dtype_among("int32", "int64")]
 _STORED = {"num_nodes": "node_types", "num_edges": "edge_types"}  # {field of an Identity: its name in a header}
 _TAIL = b',\n "hash": "%s"\n}\n'
 FORMAT = "datapipes-partition"
-MOST_BYTES = 2**25  # of partition.json: two files for each of 2^15 parts, and a report with parts^2 numbers
+MOST_BYTES = 2**25  # of partition.json: room for two files of each of 2^15 parts, and a report
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What each header of a partition states about the whole partition: parts, digests, numbers of nodes and edges.
+    """What each header of a partition states about the whole partition.
 
     Attributes:
+        num_parts: number of parts.
         fingerprint: digest of the whole graph.
         partition_id, content_id: 16 hexadecimal digits each, see native_book.py.
-        num_nodes, num_edges: {type: number in the whole graph}, sorted by type; {None: number} without types.
+        num_nodes, num_edges: {type: number in the whole graph}, sorted by type; without types, the type is None.
     Raises:
         ValueError: The types do not fit each other.
     """
@@ -82,7 +83,7 @@ class Identity:
             raise ValueError(f"an edge type ends at {shown(missing[0])}, which is no node type")
 
     def described(self) -> dict[str, Any]:
-        """Return this identity as fields of a header."""
+        """Return the fields of a header that state this identity."""
         return {_STORED.get(name, name): value for name, value in to_json(self).items()}
 
 
@@ -93,7 +94,7 @@ def read_identity(header: Mapping[str, Any]) -> Identity:
 
 
 class File(NamedTuple):
-    """What partition.json says of a file: its size in bytes, and its hash."""
+    """What partition.json states about a file: its size in bytes, and its hash."""
 
     size: Count
     hash: str
@@ -115,11 +116,14 @@ class Manifest:
 
     Attributes:
         index_dtype: the dtype in which parts store neighbors.
-        node_time_attr: the node attribute whose value at the source is stored with each edge; None if none is.
+        node_time_attr: the node attribute whose value at the source is stored with each edge. None: no times are
+            stored.
         about: {name: JSON value} of all other fields of partition.json, such as method, rng_seed and report.
-        files: {path within root: its size and hash}.
-        earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if the file lacks it.
-        folder: a descriptor of `root`, in the block of `opened_manifest`; None elsewhere.
+        files: {path within `root`: File}.
+        earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if partition.json lacks
+            this field.
+        folder: descriptor of the folder `root`, until the with statement of `opened_manifest` ends. None: `root` is
+            not open.
     """
 
     root: Path
@@ -174,12 +178,12 @@ def read_manifest(where: str, root: str | Path) -> Manifest:
 def opened_manifest(where: str, root: str | Path) -> Iterator[Manifest]:
     """Yield the Manifest of the folder `root`.
 
-    The folder stays open in the block, and all files are opened within it. So all files are of one partition, even if
-    another partition replaces it at `root` meanwhile.
+    The folder stays open until the with statement ends, and all files are opened through its descriptor. So all files
+    are of one partition, even if another partition takes the place of `root` meanwhile.
 
     Raises:
-        FileNotFoundError: `root` has no partition.json; or a file was missing in the block, since another folder has
-            taken the place of `root`.
+        FileNotFoundError: `root` has no partition.json. Or the body of the with statement found a file missing; the
+            message tells if another folder has taken the place of `root`.
         ValueError: partition.json is not valid.
     """
     root = Path(root)
@@ -228,9 +232,11 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
-    """Return the header `name` (part.json or book.json), parsed. It must state the format `wanted` and this partition.
+    """Return the header `name` (part.json or book.json), parsed; refuse another format than `wanted`.
 
-    Its further fields are not checked here.
+    Also refuse the header of another partition than that of `manifest`.
+
+    The further fields of the header are not checked here.
     """
     path = manifest.root / name
     with open_listed(where, manifest, name) as file:
@@ -258,11 +264,11 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
 
 @contextmanager
 def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]:
-    """Yield a file that partition.json names, open for reading, after a check of its size.
+    """Yield the file `name`, open for reading, after a check of its size.
 
     Raises:
-        FileNotFoundError: It is missing.
-        ValueError: partition.json does not name it, or it is no regular file, or of another size.
+        FileNotFoundError: The file is missing.
+        ValueError: partition.json does not name the file, or the file is not regular, or has another size.
     """
     path = manifest.root / name
     if name not in manifest.files:
@@ -296,7 +302,7 @@ def _other_hash(where: str, path: Path) -> ValueError:
 
 
 def valid_header(where: str, path: Path) -> AbstractContextManager[None]:
-    """Turn any error that a corrupt header raises in the block into one ValueError that names the file."""
+    """Return a context manager that turns any error that a corrupt header raises into a ValueError naming the file."""
     return arena.valid_header(where, path, REMEDY)
 
 
@@ -305,8 +311,8 @@ def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = N
     """Yield a regular file, open for reading; `at` is passed to `open_regular`.
 
     Raises:
-        FileNotFoundError: It is missing; the message says `why` it should be there.
-        ValueError: It is no regular file.
+        FileNotFoundError: The file is missing; the message says `why` it should be there.
+        ValueError: The file is no regular file.
     """
     try:
         file = open_regular(path, at)
@@ -319,7 +325,7 @@ def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = N
 
 
 def with_own_hash(fields: Mapping[str, Any]) -> bytes:
-    """Return `fields` as the bytes of a JSON object, a line for each; a last field has the hash of the text before it.
+    """Return `fields` as the bytes of a JSON object, one line each; then a field "hash", the hash of the text before.
 
     Raises:
         TypeError, ValueError, RecursionError: A value is no JSON, or one that `parse_strict` would refuse.
@@ -331,7 +337,7 @@ def with_own_hash(fields: Mapping[str, Any]) -> bytes:
 
 
 def refuse_other_hash(content: bytes) -> None:
-    """Raise ValueError unless the last field is the hash of the text before it.
+    """Raise ValueError unless the last field of `content` is the hash of the text before this field.
 
     Call it inside `valid_header`, which names the file in errors.
     """

@@ -46,7 +46,7 @@ def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
 
 
 def digest_of(where: str, fingerprint: Any) -> str | None:
-    """Return the digest of a graph; `fingerprint` is the graph, or its digest, or None (returned as it is)."""
+    """Return the digest of the graph `fingerprint`; a digest or None is returned as it is."""
     if fingerprint is None or isinstance(fingerprint, str):
         return fingerprint
     if isinstance(fingerprint, Graph):
@@ -59,7 +59,7 @@ def digest_of(where: str, fingerprint: Any) -> str | None:
 
 def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -> Identity:
     """Return the Identity that each header of the partition states."""
-    fingerprint = copy.copy(graph).digest()  # of the arrays as they are now, as NumPy may have changed them too
+    fingerprint = copy.copy(graph).digest()  # a copy hashes anew; NumPy may have changed the arrays
     num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
     of_nodes = {node_type: _digests(graph.node_attributes_of(node_type)) for node_type in graph.node_types}
@@ -72,8 +72,7 @@ def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
     """Return 16 hexadecimal digits: a digest of the fingerprint, the number of parts, and the part of each node.
 
     A dense map and ranges with the same parts give the same digest. The edge map has no effect, since it follows from
-    the map of nodes.
-    O(number of nodes), unless the book was opened from a folder.
+    the map of nodes. Time O(number of nodes); O(1) if the book was opened from a folder.
     """
     if book.partition_id is not None:
         return book.partition_id
@@ -98,7 +97,7 @@ def content_digest(
 ) -> str:
     """Return 16 hexadecimal digits: a digest of the fingerprint, `node_time_attr`, and all attributes of the graph.
 
-    The order in which attributes were given has no effect; every byte of their values has.
+    The digest depends on every byte of the values, but not on the order in which attributes were given.
 
     Args:
         of_nodes, of_edges: {type: {name of an attribute: its `array_digest`}}, sorted by type.
@@ -118,11 +117,12 @@ def write_book(
     progress: Callable[[int, int], None] = lambda done, total: None,
     edges: Mapping[Any, Iterable[Tensor]] | None = None,
 ) -> dict[str, File]:
-    """Write the folder book/ of a partition; return the size and hash of each file.
+    """Write the folder book/ of a partition; return {path within `root`: File}.
 
     Args:
         progress: called with (bytes written so far, all bytes).
-        edges: {edge type: the part of each edge by ascending id, in pieces}, sorted by type; if `book` has no edge map.
+        edges: {edge type: the part of each edge by ascending edge id, in pieces}, sorted by type. Only given if `book`
+            has no edge map.
     """
     arrays = [_array("nodes", number, book.nodes(node_type)) for number, node_type in enumerate(book.node_types)]
     arrays += [_array("edges", number, book.edges(edge_type)) for number, edge_type in enumerate(book.edge_types)]

@@ -1,6 +1,6 @@
 """Write the native layout of a partition: a folder for each part, one for the book, and partition.json at the end.
 
-A part has one file with all arrays of its rows. They are written in pieces and hashed as they are written, so no more
+A part has one file with all its arrays. The arrays are written in pieces and hashed as they are written, so no more
 than a piece of the whole graph is in memory.
 """
 
@@ -41,10 +41,10 @@ def write_native(
     """Write the native layout into `folder`, which must exist and hold no native layout. Nothing is fsynced.
 
     Args:
-        node_time_attr: a node attribute, integers or floats [num_nodes], or None. For each edge whose source type has
-            it, the value at the source is stored.
+        node_time_attr: a node attribute, integers or floats [num_nodes]: each edge is stored with the value at its
+            source, if the source type has the attribute. None: no times are stored.
         about: JSON values for partition.json, such as method and report.
-        progress: called a few times a second with a text that names the part, the bytes written, and all bytes.
+        progress: called a few times a second with (text that names the part, bytes written so far, all bytes).
     Raises:
         TypeError, ValueError: The graph is corrupt, the book is of another graph, or an argument does not fit; the
             message says what is allowed.
@@ -57,7 +57,7 @@ def write_native(
     of_int64 = {kind: of_kind for kind, of_kind in times.items() if of_kind.dtype == torch.int64 and len(of_kind) > 0}
     earliest = None if node_time_attr is None else {kind: EarliestNode.of(of_int64[kind]) for kind in of_int64}
     manifest = Manifest(folder, identity, graph.index_dtype, node_time_attr, about, {}, earliest)
-    manifest_bytes(manifest)  # its errors come before hours of writing
+    manifest_bytes(manifest)  # raises its errors before hours of writing
     files: dict[str, File] = {}
     for part in range(book.num_parts):
         rows = part_of_graph(graph, book, part, times)
@@ -75,10 +75,10 @@ def write_part(
     remote: Mapping[NodeType | None, tuple[Tensor, Tensor]],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, File]:
-    """Write the folder of a part within `root`; return the size and hash of each file.
+    """Write the folder of a part within `root`; return {path within `root`: File}.
 
     Args:
-        remote: the nodes of other parts that its edges come from, as `remote_sources` returns them.
+        remote: the nodes of other parts that the part's edges come from, as `remote_sources` returns them.
         progress: called with (bytes written so far, all bytes).
     """
     arrays = []

@@ -8,15 +8,15 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.threads import num_threads
 
-_MOST_IDS_A_ROW = 64  # where ids lie further apart, an index of all of them would be larger than the sorted ids
+_MOST_IDS_A_ROW = 64  # if ids are further apart, an index over their range would be larger than the sorted ids
 AT_ONCE = 2**20  # ids read at a time
 
 
 class OwnRows:
     """Finds rows by id. It is made once for a part and then only read, by any number of threads.
 
-    Memory: none for contiguous ids; 0.17 bytes for each id up to the largest if ids ascend; 4 or 8 bytes a row more if
-    they do not; 16 bytes a row for ids that lie far apart.
+    Memory: none for contiguous ids. For others, 0.17 bytes for each integer in [0, num_ids), and 4 or 8 bytes a row
+    more if the ids do not ascend. If `num_ids` is not given and the ids are far apart, 16 bytes a row instead.
 
     Args:
         ids: int64 [n], the id of each row, 0 or more. Of rows with the same id, the first is found.
@@ -24,7 +24,7 @@ class OwnRows:
         ascending: whether the ids ascend strictly; by default this is checked.
     Attributes:
         first: the id of row 0, if the ids are contiguous; then there is no index. None for other ids.
-        rank: the index; it returns the position of an id among the sorted, distinct ids.
+        rank: the index, which finds the position of an id among the sorted, distinct ids; None if there is no index.
         order: the row of the id at each of these positions; None if row and position are equal.
     """
 
@@ -33,7 +33,7 @@ class OwnRows:
         self.first: int | None = None
         self.rank: _core.IdRank | None = None
         self.order: Tensor | None = None
-        self._sorted: Tensor | None = None  # in place of a rank
+        self._sorted: Tensor | None = None  # the sorted, distinct ids, in place of a rank
         ascends = _ascends(ids) if ascending is None else ascending
         if self.num_rows == 0 or (ascends and int(ids[-1]) - int(ids[0]) == self.num_rows - 1):
             self.first = int(ids[0]) if self.num_rows > 0 else 0
@@ -86,7 +86,7 @@ class OwnRows:
 
 
 def _ascends(ids: Tensor) -> bool:
-    """Return whether ids ascend strictly. Stops at the first chunk that does not; needs memory for one chunk only."""
+    """Return whether ids ascend strictly. Reads up to the first chunk that does not. Memory: one chunk."""
     for begin in range(0, ids.shape[0], AT_ONCE):
         some = ids[begin : begin + AT_ONCE + 1]
         if bool((some[1:] <= some[:-1]).any()):
@@ -95,7 +95,7 @@ def _ascends(ids: Tensor) -> bool:
 
 
 def order_of(rows: Tensor, keys: list[Tensor]) -> Tensor | None:
-    """Return the permutation that sorts by `rows`, then by each key in turn, stably; None if all are sorted."""
+    """Return the permutation that sorts stably by `rows`, then by each of `keys` in turn. None: already sorted."""
     ties = torch.ones(max(len(rows) - 1, 0), dtype=torch.bool)
     descends = ~ties
     for key in (rows, *keys):

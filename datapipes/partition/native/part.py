@@ -1,7 +1,7 @@
 """Part: one part of a partition, mapped or in memory: its own nodes, their in-edges, and the attributes of both.
 
-All ids are those of the whole graph. Draws over a part's rows are bit-identical to the whole graph's, since a draw
-takes the id of the node and not the number of its row.
+All ids are ids of the whole graph. Draws from a part are bit-identical to draws from the whole graph, since the random
+stream of a node depends on its id and not on its row.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", 
 
 
 def _column_of(name: str, columns: Mapping[Any, Tensor] | None, node_type: Any, ids: Tensor) -> Any:
-    """Return the column that belongs to the ids of a type as a NumPy array for the kernel; None without columns."""
+    """Return the column for the `ids` of a type, as a NumPy array for the kernel; None if `columns` is None."""
     if columns is None:
         return None
     column = columns.get(node_type)
@@ -65,20 +65,21 @@ class Part:
     """One part of a partition; `Part.open` makes it.
 
     Worker processes get handles of a part's memory: they map the same file and copy nothing. In a graph without types
-    the one node type and the one edge type is None.
+    the only node type is None, and so is the only edge type.
 
     Attributes:
-        part: its number, in [0, num_parts).
+        part: the id of the part, in [0, num_parts).
         num_parts: number of parts.
         book: the PartitionBook.
-        identity: the Identity, which has num_parts, the next three, and the numbers of nodes and edges by type.
+        identity: the Identity: num_parts, fingerprint, both ids below, and the numbers of nodes and edges of each type.
         fingerprint: digest of the whole graph, `graph.digest()`.
-        partition_id: 16 hexadecimal digits, a digest of fingerprint, number of parts, and part of each node. Books have
-            it.
+        partition_id: 16 hexadecimal digits, a digest of fingerprint, number of parts, and part of each node. The book
+            has the same id.
         content_id: 16 hexadecimal digits, a digest of fingerprint, `node_time_attr`, and all attributes of the graph.
-            Two parts are of one partition if both ids are equal. If only the attributes differ, only content_id does.
+            Two parts are of one partition if both ids are equal. If only attributes differ, only content_id differs.
         index_dtype: torch.int32 or torch.int64, the dtype in which neighbors are stored.
-        node_time_attr: the node attribute that `source_times` of the relations comes from, or None.
+        node_time_attr: the node attribute whose values are the `source_times` of the relations; None if no times are
+            stored.
         earliest_nodes: {node type: EarliestNode} of the types with `node_time_attr`; None if the partition lacks them.
     """
 
@@ -121,27 +122,27 @@ class Part:
     ) -> Part:
         """Return a part of the partition in the folder `root`.
 
-        `root` needs partition.json, book/ and the folder of this part only. If another partition takes the place
-        of `root` meanwhile, all files are still taken from the older one. As CSCGraph.open says, mapped files must keep
+        `root` needs only partition.json, book/ and the folder of this part. If another partition takes the place of
+        `root` meanwhile, all files are still read from the older one. As CSCGraph.open says, mapped files must keep
         their size while they are in use.
 
         Args:
-            part: the number of the part.
+            part: the id of the part.
             book: the book of the same partition, if it is open already; by default the book in `root` is opened.
             fingerprint: the whole graph (of a data set: `data.graph`) or its digest; a partition of another graph is
                 refused.
-            verify: compare files with their hashes, and nodes with the book, which reads all of them once. If False,
+            verify: compare files with their hashes, and nodes with the book. This reads all files once. If False,
                 check only sizes, shapes and dtypes.
-            mmap: leave the arrays on disk, where processes share their pages. If False, copy them into memory in huge
-                pages, from which draws and gathers are faster; other processes share one further copy.
+            mmap: leave the arrays on disk; processes share their pages. If False, copy the arrays into memory in huge
+                pages, from which draws and gathers are faster; other processes together share one more copy.
         Raises:
             MemoryError: The arrays exceed the memory that is left (without `mmap`).
             TypeError: `fingerprint` is neither a graph nor text.
-            FileNotFoundError: `root` holds no native partition, or a file is missing; the message names it, or says
-                that another folder has taken the place of `root`.
+            FileNotFoundError: `root` holds no native partition, or a file is missing; the message names the file, or
+                says that another folder has taken the place of `root`.
             ValueError: `part` is no part; a file is truncated, changed, no regular file, of another partition or not
                 valid; the book is of another partition, or the partition of another graph.
-            OSError: No file descriptor is left. An open part needs one, and its book another.
+            OSError: No file descriptor is left. An open part needs one, and its book needs another.
         """
         wanted, mmap = digest_of(_OPEN, fingerprint), check_bool(_OPEN, "mmap", mmap)
         check_bool(_OPEN, "verify", verify)
@@ -174,10 +175,10 @@ class Part:
 
         Args:
             time_attr: sort the in-edges of each node by this attribute, of sources or of edges: the `node_time_attr` or
-                `edge_time_attr` of a sampler. By default they ascend by edge id.
+                `edge_time_attr` of a sampler. By default the in-edges of a node ascend by edge id.
             tell: function that sends a plain value to the processes of all other parts, and returns the values of all
-                parts, in any order. With it all parts get the same `partition_id`, and edges without ids are numbered
-                over all parts. By default nothing is sent, and ids are made for this part alone.
+                parts, in any order. Then all parts get the same `partition_id`, and edges without ids are numbered over
+                all parts. By default nothing is sent, and ids are made for this part alone.
         Raises:
             TypeError, ValueError, IndexError: The stores do not fit each other or their maps of parts, a needed tensor
                 is missing, or the processes have parts of different partitions; the message says which.
@@ -233,8 +234,8 @@ class Part:
     def hot_nodes(self, node_type: NodeType | None = None) -> tuple[Tensor, Tensor]:
         """Return (ids, counts), int64 [n] each: the nodes of other parts that this part's edges come from.
 
-        counts has the number of these edges for each node. The order is by descending count, then ascending id; a cache
-        should hold the first nodes.
+        A node's count is the number of edges of this part that come from it. The order is by descending count, then
+        ascending id; a cache should hold the first nodes.
 
         Raises:
             ValueError: There is no such type.
@@ -245,10 +246,10 @@ class Part:
         return ids, counts
 
     def rows_of(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """Return the row of each node among the part's own, int64 [n]: `node_ids(type)[rows]` are the ids.
+        """Return the row of each node among the part's own nodes, int64 [n]: `node_ids(type)[rows]` are the ids.
 
-        O(1) for each id. The first call makes an index of 0.17 bytes for each node of the whole graph, unless the own
-        ids are contiguous.
+        Time O(1) for each id. The first call makes an index of 0.17 bytes for each node of the type in the whole graph,
+        unless the ids of the part's own nodes are contiguous.
 
         Args:
             ids: int32 or int64 [n], global ids; any order, repeats allowed.
@@ -265,7 +266,7 @@ class Part:
     def edge_rows_of(self, edge_ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
         """Return the row of each edge among the part's own, int64 [n]: `relation(type).edge_ids[rows]` are the ids.
 
-        O(1) for each id. The first call makes an index, in O(own edges); for its memory see OwnRows.
+        Time O(1) for each id. The first call makes an index in time O(own edges); OwnRows says how large it is.
 
         Args:
             edge_ids: int32 or int64 [n], edge ids of the whole graph; any order, repeats allowed.
@@ -324,7 +325,7 @@ class Part:
         times: Tensor | None = None,
         choice: Choice = UNIFORM,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Draw in-edges of the part's own nodes, with the bits of the whole graph.
+        """Draw in-edges of the part's own nodes; the result is bit-identical to a draw from the whole graph.
 
         Args:
             ids: int32 or int64 [n], own nodes of the destination type; any order, repeats allowed (a repeat draws the
@@ -332,7 +333,7 @@ class Part:
             fanout: in-edges for each node, -1 for all.
             key: random key of the hop and edge type, uint64.
             replace: draw with replacement.
-            edge_ids: whether to return the ids of the edges; each may cost a cache miss more.
+            edge_ids: whether to return the ids of the edges; this may cost one more cache miss for each edge.
             num_threads: threads of the kernel; the draws do not depend on it.
             streams: uint32 [n], the stream number of each node, which differs between trees; by default 0.
             times: int64 [n], the time of each node, for choices that draw by time.
@@ -342,7 +343,7 @@ class Part:
 
             * `indptr`: int64 [n + 1], where the edges of each node begin.
             * `neighbors`: [indptr[-1]], the global ids of the sources, of `index_dtype`.
-            * `edge_ids`: int64 [indptr[-1]]; None if they are not asked for.
+            * `edge_ids`: int64 [indptr[-1]]; None if the argument `edge_ids` is False.
         Raises:
             IndexError: A node is not this part's; the message names the first one, and the part that owns it.
             TypeError, ValueError: There is no such type, the fanout is below -1, `choice` names an attribute that the
@@ -380,7 +381,8 @@ class Part:
             ids: {destination type: [n]}.
             draws: (edge type, fanout, key) each, for all ids of the destination type.
             streams, times: {destination type: [n]}.
-            replace, edge_ids, num_threads, choice: as for `draw`; `choice` is of all draws in their order.
+            replace, edge_ids, num_threads: as for `draw`.
+            choice: as for `draw`; if it has keys, there is one for each of `draws`, in their order.
         Returns:
             As `draw` returns: the rows of the first draw, then the rows of the second, and so on.
         Raises:
@@ -398,7 +400,7 @@ class Part:
             rows.append(
                 (
                     self._node_numbers[self._node_type(node_type)],
-                    self.own_nodes(node_type).rows(checked).numpy(),  # -1 for a node of another part: it is refused
+                    self.own_nodes(node_type).rows(checked).numpy(),  # -1, which is refused: another part's node
                     checked.long().numpy(),
                     _column_of("streams", streams, node_type, checked),
                     _column_of("times", times, node_type, checked),
@@ -420,12 +422,12 @@ class Part:
             )
         except IndexError:
             for node_type, type_ids in ids.items():
-                self.rows_of(type_ids, node_type)  # its error names the node, and the part that owns it
+                self.rows_of(type_ids, node_type)  # raises an error that names the node and its owner
             raise
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
     def chosen(self, where: str, reads: Choice, edge_type: EdgeType | str | None = None) -> Chosen:
-        """Return the Chosen of an edge type: the values by which a choice draws its in-edges. Made on first use.
+        """Return the Chosen of an edge type, made on first use: the values by which a choice draws its in-edges.
 
         Args:
             where: name of the caller, for errors.
@@ -454,7 +456,7 @@ class Part:
         refuse_other_times(where, name, self.node_time_attr)
 
     def refuse_change(self) -> None:
-        """Raise ValueError if an array was changed in place since the part was opened, by torch's version counters."""
+        """Raise ValueError if torch's version counters show that an array was changed in place after it was opened."""
         if self._versions != [version_of(values) for values in self._arrays.values()]:  # they may share one memory
             raise ValueError(
                 f"Part: an array of part {self.part} was changed in place after it was opened, so no state can name "

@@ -25,12 +25,12 @@ _CHECKED = 2**18  # node ids checked at a time
 
 @dataclass(frozen=True)
 class PartRelation:
-    """The in-edges of a part's own nodes along one edge type; a choice reads them as Rows.
+    """The in-edges of a part's own nodes along one edge type; a Choice reads them through the methods of Rows.
 
     Attributes:
         node_ids: int64 [own nodes of the destination type], ascending.
         indptr: int64 [own nodes of the destination type + 1].
-        indices: int32 or int64 [num_edges], the source of each in-edge by its global id.
+        indices: int32 or int64 [num_edges], the global id of each in-edge's source.
         edge_ids: int64 [num_edges], the edge ids of the whole graph.
         edge_attributes: {name: [num_edges, ...]}, aligned with `indices`.
         source_times: [num_edges], the time of the source of each edge; None if the partition was made without
@@ -96,7 +96,7 @@ def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]
     """Return copies of mapped arrays in memory; large ones are in huge pages.
 
     Raises:
-        MemoryError: They exceed the memory that is left.
+        MemoryError: The arrays exceed the memory that is left.
     """
     num_bytes = sum(values.nbytes for values in arrays.values())
     check_memory(where, "the arrays of the part with mmap=False", num_bytes, "Open it with mmap=True.")
@@ -109,7 +109,7 @@ def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]
 def relations_of(
     arrays: Mapping[Place, Tensor], node_numbers: Mapping[NodeType | None, int], edge_types: Collection[Any]
 ) -> dict[Any, PartRelation]:
-    """Return {edge type: its PartRelation}. `node_numbers` has the number by which `arrays` name each node type."""
+    """Return {edge type: its PartRelation}. `node_numbers` is {node type: its index in the keys of `arrays`}."""
     relations = {}
     of_edges = attributes_of(arrays, "edge_attributes", len(edge_types))
     for number, (edge_type, attributes) in enumerate(zip(edge_types, of_edges, strict=True)):
@@ -134,7 +134,7 @@ def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
 def _array(
     arrays: Mapping[Place, Tensor], kind: str, number: int, dtype: torch.dtype | None, count: int | None
 ) -> Tensor:
-    """Return an array; raise unless it exists, has the shape [count] and the dtype. None allows any."""
+    """Return an array; raise ValueError unless it exists, and has shape [count] and `dtype`. None: any is allowed."""
     values = arrays.get((kind, number, ""))
     if values is None:
         raise ValueError(f"no {kind} of type {number}")
@@ -147,7 +147,7 @@ def _array(
 
 
 def _check_attributes(arrays: Mapping[Place, Tensor], kind: str, counts: Sequence[int]) -> None:
-    """Check that each attribute has a row for each node or edge; `counts` are their numbers by type."""
+    """Check that each attribute has a row for each node or edge; `counts` has their number for each type."""
     for count, attributes in zip(counts, attributes_of(arrays, kind, len(counts)), strict=True):
         for name, values in attributes.items():
             if values.ndim == 0 or values.shape[0] != count:

@@ -30,11 +30,11 @@ WHERE = "Part.of_stores"
 _EDGES = (None, None)  # the group of edges without types
 _OF_EDGES = ("indices", "edge_ids", "edge_attributes", "source_times")
 Tell = Callable[[Any], list[Any]]
-Read = tuple[Manifest, int, PartitionBook, dict[Place, Tensor]]  # the arguments of a Part; the int is its number
+Read = tuple[Manifest, int, PartitionBook, dict[Place, Tensor]]  # the arguments of a Part; the int is its id
 
 
 def alone(facts: Any) -> list[Any]:
-    """The default of `tell` in Part.of_stores: send nothing, and return the value of this part alone."""
+    """Send nothing, and return the value of this part alone; the default of `tell` in Part.of_stores."""
     return [facts]
 
 
@@ -61,7 +61,7 @@ def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) ->
     refuse_others(facts, everyone, stores.num_parts)
     book, maps = stores.book, {}
     for number, (kind, of_kind) in enumerate(edges.items()):
-        if of_kind.ids is None:  # counted over the parts
+        if of_kind.ids is None:  # number the edges of this type over all parts
             of_parts = {other["part"]: other["counts"][number] for other in everyone}
             firsts = torch.tensor([0, *(of_parts.get(part, 0) for part in range(stores.num_parts))]).cumsum(0)
             arrays["edge_ids", number, ""] += firsts[stores.part]
@@ -104,7 +104,7 @@ def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) ->
 def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
     """Return the arguments of a Part like `part`, with the in-edges of each node in the order of their times.
 
-    None if the in-edges of all parts have this order. Checks that all parts are of one partition.
+    None: the in-edges of all parts already have this order. Checks that all parts are of one partition.
     """
     same = {"partition_id": part.partition_id, "content_id": part.content_id, "time_attr": time_attr}
     facts = {"part": part.part, "same": same, "in order": True}
@@ -216,7 +216,7 @@ class _Stores:
         on_edges = [group for group in groups if isinstance(group, tuple)]
         of_nodes = {group: self._tensor(group, name) for group in groups if group not in on_edges}
         if None in of_nodes and name != "time" and len(of_nodes[None]) != self.num_nodes[None]:
-            return {}, True  # as PyG names them: in the group of the nodes, with a value for each edge
+            return {}, True  # as in PyG: in the group of the nodes, but with a value for each edge
         if bool(on_edges) == bool(of_nodes):
             has = "both nodes and edges have it" if of_nodes else "neither nodes nor edges have it"
             raise ValueError(
@@ -261,7 +261,7 @@ class _Stores:
         if (source_times := self.node_times.get(src)) is not None:
             times = source_times[row]
         order, is_own = None, self.book.nodes(dst).part_of(col) == self.part
-        if not bool(is_own.all()):  # in-edges of other parts' nodes, which PyG's tests call overlap
+        if not bool(is_own.all()):  # leave out in-edges of other parts' nodes, which PyG's tests call overlap
             order = is_own.nonzero().flatten()
 
         def taken(values: Tensor | None) -> Any:

@@ -1,7 +1,7 @@
 """The hash of a file of a partition: SHA-256 over the SHA-256 of each piece of 2^24 bytes.
 
 The pieces of a large file are hashed by several threads (hashlib lets go of the GIL), so a part opens as fast as its
-file can be read. `split -b 16M --filter='sha256sum'` gives the hashes of the pieces.
+file can be read. `split -b 16M --filter='sha256sum'` prints the hashes of the pieces.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def hash_of_file(descriptor: int, size: int) -> str:
 
     Raises:
         ValueError: The file is shorter.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     begins = range(0, size, PIECE)
     threads = min(num_threads(), len(begins))

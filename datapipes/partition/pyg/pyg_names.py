@@ -1,4 +1,4 @@
-"""Names and numbers in PyG's layout: its files, the attributes that hold times, and META.json."""
+"""PyG's layout: the names of its files and of the attributes that hold times, and the content of META.json."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def map_file(root: Path, kind: str, key: NodeType | EdgeType | None) -> Path:
 
 
 def offsets_of(counts: Mapping[Any, int]) -> dict[Any, int]:
-    """Return {type: offset} that PyG adds to the ids of each type, so that all types are numbered in one sequence."""
+    """Return {type: offset}. PyG adds the offset to the ids of the type, so that all types are in one sequence."""
     return dict(zip(counts, itertools.accumulate(counts.values(), initial=0), strict=False))
 
 
 def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[EdgeType | None]) -> dict[str, Any]:
-    """Return the content of META.json; `num_nodes` is {type: number}, {None: number} without types."""
+    """Return the content of META.json; `num_nodes` is {type: number of nodes}, with the type None without types."""
     is_hetero = None not in num_nodes
     return {
         "num_parts": num_parts,
@@ -56,7 +56,7 @@ def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[E
 
 
 def check_file_names(types: Iterable[Any]) -> None:
-    """Raise PygMisfit if the name of a type cannot be a file name, or two types would have the same file."""
+    """Raise PygMisfit if the name of a type cannot be a file name, or if two types would have the same file."""
     files: dict[str, Any] = {}
     for key in types:
         if key is None:

@@ -1,8 +1,8 @@
 """Read a partition in PyG's layout, written by this package or by PyG's Partitioner.
 
-No file is trusted: no code in a file runs, and its content is compared with the maps of nodes and edges. So a file of
-another partition or part is refused. Ids are counted for each type here, even if PyG's files count over all types.
-Every error about content is a ValueError that names the file.
+No file is trusted: no code in a file runs, and the content of each file is compared with the maps of nodes and edges.
+So a file of another partition or part is refused. Here the ids of each type begin at 0, even if PyG's files number all
+types in one sequence. Every error about content is a ValueError that names the file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Edges:
 
     Attributes:
         row, col: int64 [num_edges], sources and destinations; the destinations ascend.
-        edge_id: int64 [num_edges], counted for this type.
+        edge_id: int64 [num_edges], from 0 in this type.
         size: (number of source nodes, number of destination nodes) in the whole graph.
     """
 
@@ -66,9 +66,9 @@ class Features:
     """The features of a type in one part.
 
     Attributes:
-        ids: int64 [n], counted for this type, in any order.
+        ids: int64 [n], from 0 in this type, in any order.
         of_ids: {name: [n, ...]}, features whose row i belongs to ids[i].
-        of_all: {name: [all nodes of the type]}, the times, which every part has for all nodes.
+        of_all: {name: [number of nodes of the type]}, times: every part has those of all nodes.
     """
 
     ids: Tensor
@@ -82,8 +82,8 @@ class PygFolder:
     Args:
         root: the folder of META.json.
     Raises:
-        FileNotFoundError: META.json or a map is missing. Or another folder has taken the place of `root`, so files of
-            two partitions would be mixed; methods that read a part raise this too.
+        FileNotFoundError: META.json or a map is missing. Or another folder has taken the place of `root`, so that files
+            of two partitions would be mixed; methods that read a part raise FileNotFoundError then, too.
         ValueError: A file is broken or hostile, or META.json contradicts the maps.
 
     Attributes:
@@ -102,13 +102,13 @@ class PygFolder:
         self._node_offsets = offsets_of({kind: len(owners) for kind, owners in nodes.items()})
         self._edge_offsets = offsets_of({kind: len(owners) for kind, owners in edges.items()})
         stated, offsets = self.meta.given.get("node_offset"), [*self._node_offsets.values()]
-        if self.meta.is_hetero and stated not in (None, offsets):  # older versions of PyG write none
+        if self.meta.is_hetero and stated not in (None, offsets):  # older PyG writes no node_offset
             allowed = f"{shown(offsets)}, as the maps of nodes are long"
             refuse(self.root / META, f"the node_offset {shown(stated)}", allowed)
 
     @contextmanager
     def _same_folder(self) -> Iterator[None]:
-        """Raise FileNotFoundError if, at the end of the block, `root` is no longer the folder that was opened."""
+        """When the with statement ends, raise FileNotFoundError if `root` is no longer the folder that was opened."""
         error: Exception | None = None
         try:
             yield
@@ -145,7 +145,11 @@ class PygFolder:
         )
 
     def edges(self, part: int) -> dict[EdgeType | None, Edges]:
-        """Return {edge type: Edges of the part}. Its checks take O(edges of the graph), and one byte for each."""
+        """Return {edge type: Edges of the part}.
+
+        The checks take time O(edges of the graph). Memory: 2 bytes for each edge of the graph's largest edge type, and
+        about 10 for each edge of the part.
+        """
         with self._same_folder():
             path = self.part(part) / GRAPH
             entries = self._by_type(path, self.meta.edge_types)
@@ -207,7 +211,7 @@ class PygFolder:
         with self._same_folder():
             path = self.part(part) / EDGE_FEATS
             entries = self._by_type(path, self.meta.edge_types)
-            # Read if times come without ids: they have the order of graph.pt.
+            # Needed for times without ids, which are in the order of the edges in graph.pt.
             edges: dict[EdgeType | None, Edges] = {}
             if any("global_id" not in entry for entry in entries.values() if entry):
                 edges = self.edges(part)
@@ -227,7 +231,7 @@ class PygFolder:
         return Features(ids, features | _times(path, EDGE_TIME, of_kind, fields, features, len(ids)), {})
 
     def _by_type(self, path: Path, types: tuple[Any, ...]) -> dict[Any, Any]:
-        """Return {type: dict} from a file; {None: dict} without types. Refuse types that META.json does not name."""
+        """Return {type: dict} from a file; {None: dict} without types. Refuse types that are not in META.json."""
         content = dict_in(path, "the file", load_plain(path))
         if not self.meta.is_hetero:
             return {None: content}
@@ -249,7 +253,7 @@ def _identity(root: Path) -> tuple[int, int] | None:
 def _times(
     path: Path, name: str, of_kind: str, fields: Mapping[str, Any], features: Mapping[str, Tensor], count: int
 ) -> dict[str, Tensor]:
-    """Return {name: times}, {} if there are none. Refuse a feature of the same name, since one would be lost."""
+    """Return {name: times}; {} without times. Refuse a feature called `name`, since one of the two would be lost."""
     if fields.get(name) is None:
         return {}
     if name in features:
@@ -275,7 +279,7 @@ class Meta:
     """The content of META.json.
 
     Attributes:
-        given: the whole content, which PyG's stores show as `meta`.
+        given: the whole content, as json.loads returned it; PyG's stores show it as `meta`.
         node_types, edge_types: the types in the order in which PyG numbers all nodes and edges; (None,) without types.
     """
 
@@ -314,7 +318,7 @@ def _read_meta(root: Path) -> Meta:
 def _meta(content: dict[str, Any]) -> Meta:
     num_parts = check_int("META.json", "num_parts", content["num_parts"], 1, MOST_PARTS)
     is_hetero = check_bool("META.json", "is_hetero", content["is_hetero"])
-    is_sorted = check_bool("META.json", "is_sorted", content.get("is_sorted", False))  # not there in older PyG
+    is_sorted = check_bool("META.json", "is_sorted", content.get("is_sorted", False))  # older PyG writes none
     if not is_hetero:
         return Meta(content, num_parts, (None,), (None,), is_hetero, is_sorted)
     node_types = tuple(check_node_type("META.json", name) for name in content["node_types"])

@@ -7,8 +7,9 @@ memory. The system writes pages of scratch files to disk when memory is short. A
 it is mapped, and no descriptor stays open, since a part of many types needs many tensors. So a scratch file vanishes
 with its tensor, or when the process ends, however it ends.
 
-PyG takes an edge attribute "edge_time" or "time" as times of edges, and a node attribute "time" as times of nodes, in
-this order. A name that the user gives comes before them.
+Times order the in-edges of a node. If the user names a node attribute, its values are the times of the sources. Else,
+as in PyG, the times of an edge type are its edge attribute "edge_time", or else "time". If no edge type has either, the
+node attribute "time" has the times of the sources.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from datapipes.partition.pyg.pyg_names import (
 from datapipes.partition.row_chunks import MOST_EDGES, PartRows, pieces, refuse_other_book, rows_at, rows_of_nodes
 from datapipes.partition.source import Source
 
-_MOST_OVERHEAD = 2**20  # of a file of torch.save
+_MOST_OVERHEAD = 2**20  # bytes in a file of torch.save that are no values of tensors
 
 
 def write_pyg(
@@ -64,10 +65,10 @@ def write_pyg(
         folder: exists, and holds nothing of this layout.
         node_time_attr: node attribute that holds times, written as `time`. In-edges are then ordered by the time of
             their source.
-        progress: called with a text that names the part, the number of edges written so far, and of all edges.
+        progress: called with (text that names the part, number of edges written so far, number of all edges).
     Raises:
-        ValueError: The name of a type cannot be a file name, `node_time_attr` is missing or holds no times, the edge
-            ids of a type are not 0 to num_edges - 1, each once, or the graph is corrupt.
+        ValueError: The name of a type cannot be a file name. Or no node type has `node_time_attr`, or it holds no
+            times. Or the edge ids of a type are not 0 to num_edges - 1, each once. Or the graph is corrupt.
         OSError: The disk is full.
     """
     times = check_pyg(source, node_time_attr)
@@ -102,7 +103,7 @@ def check_pyg(source: Source, node_time_attr: str | None) -> Times:
     Reads no edge, and no values except times of dtype uint64.
 
     Raises:
-        PygMisfit, ValueError: As `write_pyg`, but edge ids are not checked. Or another attribute has the name that PyG
+        PygMisfit, ValueError: As `write_pyg`, but edges are not checked. Also, another attribute has the name that PyG
             gives to times, or a time is 2^63 or more.
     """
     check_file_names(source.node_types)
@@ -132,14 +133,14 @@ def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int, node_time_at
 
     Args:
         attribute_bytes: size of all attributes of the graph.
-        node_time_attr: as in `write_pyg`. With it each part holds the times of all nodes, 8 bytes each.
+        node_time_attr: as in `write_pyg`. Each part holds the times of all nodes, 8 bytes for each time.
     """
     graph = source.graph
     counts = _num_nodes(source)
     times = 8 * sum(n for kind, n in counts.items() if (node_time_attr or TIME) in graph.node_attributes_of(kind))
     edges, nodes = sum(map(graph.num_edges_of, source.edge_types)), sum(counts.values())
-    part_bytes = (24 * edges + 16 * nodes + attribute_bytes) // num_parts  # once more, in scratch files
-    files = num_parts * 2**13  # names, and the archives of three files
+    part_bytes = (24 * edges + 16 * nodes + attribute_bytes) // num_parts  # again, in scratch files
+    files = num_parts * 2**13  # names, and what the archives of a part's three files take
     return 32 * edges + 24 * nodes + attribute_bytes + num_parts * times + files + part_bytes
 
 
@@ -231,7 +232,7 @@ class _Writer:
             values = self._graph.node_attributes_of(ends_of(edge_type)[0])[of_source]
             pieces = rows.of_sources(values)
         elif of_edges is not None:
-            deque(rows.indices(), maxlen=0)  # checks them
+            deque(rows.indices(), maxlen=0)  # reads all, which checks them
             values = self._graph.relation(edge_type).edge_attributes[of_edges]
             pieces = rows.of_edges(values)
         else:
@@ -247,7 +248,7 @@ class _Writer:
         return order
 
     def _nodes(self, node_type: NodeType | None, part: int) -> dict[str, Any]:
-        """Return the entry of node_feats.pt for the part's nodes of a type; {} if there are none."""
+        """Return the entry of node_feats.pt for the part's nodes of a type; {} for a type, not None, without nodes."""
         ids = self._book.nodes(node_type).ids_of(part)
         if node_type is not None and ids.shape[0] == 0:
             return {}  # PyG cannot open a type without nodes
@@ -264,12 +265,12 @@ class _Writer:
         if node_type is not None:
             entry["id"] = ids
         if time is not None:
-            entry[TIME] = storing(stored_times(attributes[time]))  # of all nodes: PyG asks for those of other parts too
+            entry[TIME] = storing(stored_times(attributes[time]))  # of all nodes: PyG asks for other parts' too
         return entry
 
 
 def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of ranges of rows with up to MOST_EDGES edges, or of a single row.
+    """Yield (first, last): the rows [first, last) are a single row, or have up to MOST_EDGES edges together.
 
     `ends` are the offsets of all rows, as in indptr.
     """
@@ -282,7 +283,7 @@ def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _plain(by_type: Mapping[Any, Any]) -> Any:
-    """Return the content of a file: `by_type` as a dict, or the entry of the type None of a graph without types."""
+    """Return the content of a file: `by_type` as a dict; without types, the entry of the type None."""
     return by_type[None] if None in by_type else dict(by_type)
 
 
@@ -319,7 +320,7 @@ def stored_times(times: Tensor) -> Tensor:
 
 
 def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a tensor of zeros whose memory is a file on the disk of `folder`, which has no name when this returns.
+    """Return a tensor of zeros whose memory is a file on the disk of `folder`. The file has no name any more.
 
     Raises:
         OSError: The disk is full. The space is reserved here, since without space a write to the tensor would kill the
@@ -337,7 +338,7 @@ def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Iterable[Tensor]) -> Tensor:
     """Return a scratch tensor of `shape` that holds the rows of the pieces, one piece after the other.
 
-    The pieces must have as many rows together as the tensor.
+    The pieces together must have exactly `shape[0]` rows.
     """
     made, begin = scratch(folder, shape, dtype), 0
     for piece in pieces:
@@ -351,7 +352,7 @@ def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Ite
 def storing(tensor: Tensor) -> Tensor:
     """Return `tensor` with a storage that has only its values, since torch.save writes whole storages.
 
-    A view of the same memory if the values are adjacent there, else a copy.
+    The result shares the memory of `tensor` if the values are adjacent there; else it is a copy.
     """
     return torch.from_numpy(bits_of(tensor.contiguous()).numpy()).view(tensor.dtype)
 

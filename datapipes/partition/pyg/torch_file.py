@@ -2,8 +2,8 @@
 
 The content of files of PyG's layout is checked here too. An error names the file, what was found and what is allowed.
 
-ingest/torch_archive.py reads the file, not torch's own loader. Here its values become values that a part may hold:
-dicts whose keys are names, numbers or types, since others could take for ever to hash, and values of bounded size.
+ingest/torch_archive.py reads the file, not torch's own loader. This module lets only such values pass as a part may
+hold. The keys of dicts are names, numbers or types, since other keys could take forever to hash. Sizes are bounded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from datapipes.ingest.plain_pickle import PLAIN, FileRefused, Global, Items
 from datapipes.ingest.torch_archive import TENSORS, TorchArchive
 from datapipes.processes.mappings import identity_of
 
-MOST_BYTES = 2**21  # of the pickle, thousands of types; the tensors stand beside it
-MOST_BITS = 64  # of a number: any number of longer ones can have one hash
-MOST_VISITS = 2**10  # values within one tuple, each as often as it is used there
-MOST_VALUES = 2**22  # values within any other value, likewise
+MOST_BYTES = 2**21  # of the pickle, enough for thousands of types; the values of tensors are outside of it
+MOST_BITS = 64  # of an integer: a file could give the same hash to any number of longer integers
+MOST_VISITS = 2**10  # values within one tuple; a value that is used n times counts n times
+MOST_VALUES = 2**22  # values within a dict or list, counted in the same way
 _DTYPES = {
     *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
@@ -60,9 +60,9 @@ _KNOWN = {
 
 
 def load_plain(path: Path) -> Any:
-    """Return the content of the file. Its tensors are mapped privately: writing to them copies a page.
+    """Return the content of the file. Its tensors are mapped privately: writing to a tensor does not change the file.
 
-    A mapped file must keep its size while it is in use: reading past the end of a truncated one kills the process.
+    The file must keep its size while its tensors are in use: reading past the end of a file kills the process.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -74,7 +74,7 @@ def load_plain(path: Path) -> Any:
     with open_regular(path) as file:  # refuses files that would keep a reader waiting
         before = os.fstat(file.fileno())
         try:
-            # By its descriptor: the path may name another file by now.
+            # Map the open file by its descriptor: the path may name another file by now.
             mapped: Any = UntypedStorage.from_file(f"/proc/self/fd/{file.fileno()}", False, before.st_size)
             archive = TorchArchive(file, MOST_BYTES, mapped)
             content = _Plain(archive).of(archive.read(_KNOWN))[0]
@@ -106,7 +106,7 @@ class _Plain:
 
     def __init__(self, archive: TorchArchive) -> None:
         self._archive = archive
-        self._made: dict[int, tuple[Any, int] | None] = {}  # by id() of the value read; None while it is made
+        self._made: dict[int, tuple[Any, int] | None] = {}  # by id() of the value read; None: being made
 
     def of(self, value: Any) -> tuple[Any, int]:
         """Return (the plain form of a value, how many values it holds); a value that is used n times counts n times.
@@ -159,9 +159,9 @@ def _is_name(key: Any) -> bool:
 
 
 def said(value: Any) -> str:
-    """Return a short text on a value from a file, for messages: names and numbers, of most other values the kind.
+    """Return a short text on a value from a file, for messages. Names and numbers are shown; of others, the class.
 
-    A repr might never end: in a file of a few bytes, nested lists may each use the next one several times.
+    A repr might never end: in a file of a few bytes, each of many nested lists may use the next one several times.
     """
     if value is None or isinstance(value, (str, int, float)):
         return shown(value)
@@ -173,7 +173,7 @@ def said(value: Any) -> str:
 
 
 def refuse(path: Path, found: str, allowed: str) -> NoReturn:
-    """Raise the ValueError for a file, with what was found and what is allowed."""
+    """Raise a ValueError that names the file, what was found and what is allowed."""
     raise ValueError(
         f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read its own folder."
     )
@@ -215,7 +215,7 @@ def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
 
 
 def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Tensor]:
-    """Return `value`, {name: tensor [count, ...]}, without the entries None that PyG writes for no features."""
+    """Return `value`, {name: tensor [count, ...]}, without entries that are None: PyG's mark for no features."""
     entries = dict_in(path, name, value)
     for key in entries:
         if not isinstance(key, str):
@@ -225,7 +225,7 @@ def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Te
 
 
 def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tuple[int, int]:
-    """Return (source nodes, destination nodes); refuse numbers other than `expected`, the lengths of the node maps."""
+    """Return `expected`, the lengths of the maps of source and destination nodes; refuse a `value` that differs."""
     is_pair = isinstance(value, (tuple, list)) and [type(number) for number in value] == [int, int]
     if not is_pair or tuple(value) != expected:
         refuse(path, f"{said(value)} for {name}", f"{expected}, as the maps of nodes are long")

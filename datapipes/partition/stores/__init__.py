@@ -1,4 +1,4 @@
-"""Stores over one part, with the methods of PyG's."""
+"""Stores over one part, with the methods of PyG's stores."""
 
 
 def __dir__() -> list[str]:

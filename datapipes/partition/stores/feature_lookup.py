@@ -31,11 +31,12 @@ class FeatureClient(Protocol):
         Args:
             part: the part that owns all of `ids`.
             ids: int64 [n], global ids; repeats are possible. n is 0 if only dtype and width are asked for.
-            is_node_feat: whether the ids are of nodes; False: of edges.
+            is_node_feat: True: `ids` are ids of nodes; False: of edges.
             input_type: the node type or edge type; None without types.
             attr_name: the name of the attribute.
         Returns:
-            A future of the rows [n, ...], in the order of `ids`; if the request fails, of its error.
+            A future. Its value is the rows [n, ...], in the order of `ids`. If the request fails, the future has the
+            error.
         """
         ...
 
@@ -47,13 +48,14 @@ def joined(
     own: tuple[Tensor, Tensor | None],
     **attribute: Any,
 ) -> Future[Tensor]:
-    """Ask other parts for rows; return a future of the rows of all `ids`, [number of ids, ...], this part's included.
+    """Ask other parts for rows; return a future of the rows of all `ids`, [number of ids, ...], with this part's rows.
 
     The first error of a part becomes the error of the future; later answers are dropped.
 
     Args:
         places: {part: int64 [n]}, the positions in `ids` of the ids that the part owns; at least one part.
-        own: (positions of the own ids in `ids`, their rows); rows are None if this part has no tensor of the type.
+        own: (positions in `ids` of the ids that this part owns, their rows); the rows are None if this part has no
+            tensor of the type.
         attribute: further arguments of `client.fetch`.
     Raises:
         TypeError: The client returned no Future.
@@ -87,14 +89,14 @@ def joined(
             if ended:
                 return
             ended = True
-        # Only one thread comes here, and holds no lock: callbacks of the user may wait for other answers.
+        # Only one thread gets here, and it holds no lock: the user's callbacks may wait for other answers.
         if error is None:
             result.set_result(together)
         else:
             result.set_exception(error)  # type: ignore[arg-type]  # torch's annotation is that of a result
 
     for part, future in futures.items():
-        # Not the callback's argument: that future has lost an exception that Python code set.
+        # Use `future`, not the argument of the callback, which lacks an exception that Python code has set.
         future.add_done_callback(lambda _, part=part, future=future: take(part, future))  # type: ignore[misc]
     return result
 

@@ -29,9 +29,9 @@ EDGES = (None, None)  # the group of edges without types
 class LocalFeatureStore(TensorStore):
     """The features of one part's nodes and edges, found by global id.
 
-    Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
-    of the whole graph, counted for each type, where PyG's class counts nodes over all types. Attributes may have any
-    name, dtype and width.
+    Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are ids of
+    the whole graph, from 0 in each type; in PyG's class, ids of nodes go on from one type to the next. Attributes may
+    have any name, dtype and width.
 
     A group is a node type, or an edge type; None for nodes without types, (None, None) for edges without types.
 
@@ -41,10 +41,10 @@ class LocalFeatureStore(TensorStore):
     Attributes:
         client: the argument; may also be set later.
         num_partitions: number of parts.
-        partition_idx: the number of this part.
+        partition_idx: the id of this part.
         labels: for the user's own use, as in PyG; the store neither sets nor reads it. Labels in a partition are the
             attribute "y".
-        meta: the content of PyG's META.json; {} until there is a partition.
+        meta: the content of PyG's META.json; {} if the store is not of a partition.
     """
 
     node_feat_pb = owners_of("nodes")
@@ -61,17 +61,17 @@ class LocalFeatureStore(TensorStore):
     ) -> Future[Tensor]:
         """Return a future of the rows of global ids, whichever part owns them: [n, ...], in the order of `index`.
 
-        Own rows are read at once. Other rows are requested from their parts by `client`; answers are matched by part.
-        For an empty `index` the answer is [0, ...] too. In PyG's layout a part without rows of a type has no tensor of
-        this type, so it does not know dtype and width. Then it sends a request without ids to the owner of id 0.
+        Rows of this part are read at once. Other rows are requested from their parts by `client`. For an empty `index`
+        the answer is [0, ...]. In PyG's layout, a part without rows of a type has no tensor of this type, so it does
+        not know dtype and width. Such a part sends a request without ids to the owner of id 0.
 
         Args:
             index: int32 or int64 [n], in any order, with repeats.
-            is_node_feat: whether the ids are of nodes; False: of edges.
+            is_node_feat: True: `index` has ids of nodes; False: of edges.
             input_type: the node type or edge type; None without types.
-            attr_name: by default "x" of nodes, "edge_attr" of edges, the only ones that PyG's samplers ask for. The
-                features of data sets are mostly named "feat": pass that, or rename them before they are cut, as
-                docs/partition-pyg.md shows.
+            attr_name: by default "x" for nodes and "edge_attr" for edges, the only names that PyG's samplers ask for.
+                Features of data sets are mostly named "feat": pass this name, or rename the features before
+                partitioning, as docs/partition-pyg.md shows.
         Raises:
             KeyError: There is no such tensor; the message says which there are.
             IndexError: An id is outside the graph; the message names one.
@@ -93,7 +93,7 @@ class LocalFeatureStore(TensorStore):
         if not places:
             assert rows is not None
             result: Future[Tensor] = Future()
-            result.set_result(rows)  # `own_places` is 0, 1, ...: the rows have their places
+            result.set_result(rows)  # `own_places` is 0, 1, ...: the rows are in the order of `index`
             return result
         if self.client is None and ids.shape[0] == 0:
             raise ValueError(
@@ -111,7 +111,7 @@ class LocalFeatureStore(TensorStore):
         return joined(self.client, ids, places, (own_places, rows), **attribute)
 
     def _where_known(self, key: tuple[Any, Any], is_node_feat: bool, input_type: Any) -> dict[int, Tensor]:
-        """Return {part: empty int64} for the part that owns id 0; call it if this part has no rows of the group.
+        """Return {part: empty int64} with the part that owns id 0. Call it only if this part has no rows of the group.
 
         Raises:
             KeyError: This part owns id 0, or there are no ids.
@@ -130,7 +130,7 @@ class LocalFeatureStore(TensorStore):
         return self._book(_NAME, "edges", "edge_feat_pb").get_partition_ids_from_eids(ids, input_type)
 
     def _own_rows(self, key: tuple[Any, Any], ids: Tensor) -> Tensor | None:
-        """Return the rows of ids that this part owns; None if it has no row of the group, and no tensor."""
+        """Return the rows of ids that this part owns. None: this part has neither the tensor nor rows of the group."""
         own_ids = self.get_global_id(key[0])
         if key not in self._feat and (own_ids is None or len(own_ids) == 0) and len(ids) == 0:
             return None
@@ -236,7 +236,7 @@ class LocalFeatureStore(TensorStore):
 
 
 def _places_of_parts(owners: Tensor) -> dict[int, Tensor]:
-    """Return {part: the positions in `owners` where it stands, ascending}."""
+    """Return {part: its positions in `owners`, ascending}."""
     counts = torch.bincount(owners)
     places = torch.argsort(owners, stable=True).split(counts.tolist())  # type: ignore[no-untyped-call]
     return {part: of_part for part, of_part in enumerate(places) if of_part.shape[0] > 0}

@@ -33,9 +33,9 @@ _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
 class _Edges(dict[tuple[Any, str], Any]):
-    """{(edge type, layout): edges}. For the edges of a Part a value is a function, which the first `[]` calls.
+    """{(edge type, layout): edges}. Edges of a partition are a function at first; `[]` calls it, and keeps its result.
 
-    PyG's scripts and tests read this dict by its keys. Other methods of dict do not call the functions.
+    PyG's scripts and tests read this dict with `[]`. Other methods of dict do not call the functions.
     """
 
     def __getitem__(self, key: tuple[Any, str]) -> Any:
@@ -48,17 +48,17 @@ class _Edges(dict[tuple[Any, str], Any]):
 class LocalGraphStore(StoreOfPart):
     """The edges of one part, and the part that owns each node and each edge.
 
-    Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are those
-    of the whole graph, counted for each type. `get_edge_id` gives the ids by which edge features are looked up, where
-    PyG's class gives numbers over all edge types.
+    Methods and attributes have the names and meaning of PyG's class; torch_geometric is not needed. All ids are ids of
+    the whole graph, from 0 in each type. `get_edge_id` returns the ids by which edge features are looked up; PyG's
+    class returns ids that go on from one edge type to the next.
 
     Edges are named as PyG names them: `store.get_edge_index(edge_type, "coo")`, with edge_type None without types.
 
     Attributes:
         num_partitions: number of parts.
-        partition_idx: the number of this part.
-        meta: the content of PyG's META.json: "is_hetero", and after `from_partition` the rest of it.
-        is_sorted: whether the edges ascend by destination; None until there are edges of a partition.
+        partition_idx: the id of this part.
+        meta: the content of PyG's META.json; only its "is_hetero" if the store is not of a partition.
+        is_sorted: whether the edges ascend by destination; None if the store is not of a partition.
     """
 
     _edge_attr_cls: Any = EdgeAttr
@@ -85,7 +85,7 @@ class LocalGraphStore(StoreOfPart):
         return self._book(_NAME, "nodes", "node_pb").get_partition_ids_from_nids(ids, node_type)
 
     def get_partition_ids_from_eids(self, eids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
-        """Return the part of each edge by its id, int64 [n].
+        """Return the part of each edge, int64 [n].
 
         Args:
             eids: int32 or int64 [n], in any order.
@@ -107,7 +107,7 @@ class LocalGraphStore(StoreOfPart):
         return self._put_edge_index(edge_index, self._edge_attr_cls.cast(*args, **kwargs))
 
     def get_edge_index(self, *args: Any, **kwargs: Any) -> _EdgeIndex:
-        """Return edges as they were put. Edges of a partition are int64 [2, num_edges], sources and destinations.
+        """Return edges as they were put. Edges of a partition are int64 [2, num_edges], sources in row 0.
 
         Raises:
             KeyError: There are no edges under this name; the message says which names there are.
@@ -184,12 +184,12 @@ class LocalGraphStore(StoreOfPart):
 
         Args:
             edge_id: int32 or int64 [num_edges]; None if no features of edges are looked up.
-            edge_index: int32 or int64 [2, num_edges], sources and destinations.
+            edge_index: int32 or int64 [2, num_edges], sources in row 0 and destinations in row 1.
             num_nodes: number of nodes.
             is_sorted: whether the destinations ascend. If not, edges are sorted by destination, stably.
         Raises:
             TypeError: An argument is no tensor, or has another dtype.
-            ValueError: There are not as many ids as edges, or the edges do not ascend and `is_sorted` is true.
+            ValueError: There are more or fewer ids than edges, or `is_sorted` is True and the destinations descend.
             IndexError: A source or destination is outside the graph; the message names one.
         """
         store = cls()
@@ -207,7 +207,7 @@ class LocalGraphStore(StoreOfPart):
         """Return a store of edges by type; see `from_data`.
 
         Raises:
-            KeyError: An edge type has no edge ids, or a node type no number of nodes.
+            KeyError: `edge_id_dict` lacks an edge type, or `num_nodes_dict` lacks a node type.
         """
         store = cls()
         store.meta = {"is_hetero": True}

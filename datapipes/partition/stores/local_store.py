@@ -127,7 +127,7 @@ def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str
 
 
 def owners_of(kind: str) -> property:
-    """Return a property of a StoreOfPart: which part owns each of the "nodes" or "edges", under PyG's conventions."""
+    """Return a property of a StoreOfPart, as in PyG: the part of each node or edge; `kind` is "nodes" or "edges"."""
 
     def read(store: StoreOfPart) -> Any:
         book: Any = store._books.get(kind)
@@ -148,11 +148,11 @@ def owners_of(kind: str) -> property:
 
 
 class StoreOfPart:
-    """The base of both local stores: the number of their part, and the owners of nodes and edges.
+    """The base of both local stores: the id of their part, and the owners of nodes and edges.
 
     Attributes:
         num_partitions: number of parts.
-        partition_idx: the number of this part.
+        partition_idx: the id of this part.
         meta: the content of PyG's META.json.
         part: the open Part that the store was made from; None if there is none, or the store was changed since.
     """
@@ -175,7 +175,7 @@ class StoreOfPart:
         self._set(part.num_parts, part.part, part.book, meta_of(part.num_parts, num_nodes, part.edge_types))
 
     def _book(self, where: str, kind: str, name: str) -> PartitionBook:
-        """Return the book that knows the owners of "nodes" or "edges"; errors use `name`, the attribute that users set.
+        """Return the book that knows the owners of "nodes" or "edges". The error names the attribute `name`.
 
         Raises:
             ValueError: The book is not set.
@@ -187,12 +187,12 @@ class StoreOfPart:
 
 
 def _book_of(kind: str, value: Any) -> PartitionBook | None:
-    """Return a book of the parts of "nodes" or "edges" that a user set: integers, or {type: integers}.
+    """Return a book with the parts of "nodes" or "edges" that a user has set: integers, or {type: integers}.
 
     A book, or None, is returned as it is.
 
     Raises:
-        TypeError, ValueError: The values are no numbers of parts.
+        TypeError, ValueError: The values are no ids of parts.
     """
     if value is None or isinstance(value, PartitionBook):
         return value
@@ -224,7 +224,7 @@ class TensorStore(StoreOfPart):
     # --- global ids
 
     def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
-        """Store the id of each row of a group, int32 or int64 [n]; each id once, in any order."""
+        """Store the id of each row of a group, int32 or int64 [n], in any order, without repeats."""
         self.part = None
         where = f"{_NAME}, group {shown(group_name)}"
         self._ids[group_name] = check_index_tensor(where, "global_id", global_id)
@@ -247,12 +247,12 @@ class TensorStore(StoreOfPart):
         """Store a tensor or array [n, ...] under the fields of a TensorAttr: group_name, attr_name.
 
         Raises:
-            ValueError: A field is not given, or an index is.
+            ValueError: A field is missing, or an index is given.
         """
         return self._put_tensor(tensor, self._full_attr(*args, **kwargs))
 
     def get_tensor(self, *args: Any, convert_type: bool = False, **kwargs: Any) -> Any:
-        """Return a tensor, or its rows at `index`, which are row numbers and not global ids.
+        """Return a tensor, or its rows at `index`, which has indices of rows and not global ids.
 
         Args:
             convert_type: return an array if the index is an array.

@@ -1,4 +1,4 @@
-"""Read JSON of unknown origin: whole numbers of few digits, and no number that is not finite."""
+"""Read JSON of unknown origin. Whole numbers must have few digits, and all numbers must be finite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from datapipes.base.checks import shown
 
-MOST_DIGITS = 20  # of a whole number; reading one of many digits takes time in proportion to their square
+MOST_DIGITS = 20  # of a whole number; the time to read n digits grows as n squared
 MOST_CHARACTERS = 40  # of any other number
 
 

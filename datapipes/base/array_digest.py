@@ -45,7 +45,7 @@ def array_digest(
         as_int64: hash int32 values as int64, so that ids of both dtypes have the same digest.
         stop: called before every 64 MiB, or before every row if a row is larger. If it returns True, HashingStopped is
             raised.
-        hashes: a list to which the hashes are appended. Pass the list of a stopped call to go on where that stopped.
+        hashes: a list to which the hashes are appended. With the list of a stopped call, the digest goes on from there.
     """
     rows = values.unsqueeze(0) if values.ndim == 0 else values
     piece = rows_of_piece(tuple(rows.shape[1:]), torch.int64 if as_int64 else rows.dtype)
@@ -146,7 +146,7 @@ class _Kept:
     hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of a digest whose computation was stopped
 
     def change(self, now: Tensor) -> str | None:
-        """Return in words how the array has changed. None: it has not. `now` is the array that its owner has now."""
+        """Return in words how the array has changed. None: it has not. `now` is the array that the owner has now."""
         if now is not self.values:
             return "replaced by another tensor"
         return "changed in place" if version_of(now) != self.version else None

@@ -202,7 +202,7 @@ def check_within(where: str, name: str, ids: torch.Tensor, count: int, remedy: s
     """Check that `ids`, a tensor of any shape, are in [0, count). `remedy` is the last sentence of the error.
 
     Raises:
-        IndexError: An id is outside; the message names one and the limit.
+        IndexError: An id is outside; the message names one such id and the limit.
     """
     if ids.numel() == 0:
         return

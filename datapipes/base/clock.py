@@ -125,7 +125,9 @@ class _Moved(NamedTuple):
         return np.concatenate([np.empty((8, 0)), *self.arrays], 1)
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Moved:
-        """Add `calls`. If there are 1.5 * KEPT_CALLS or more, keep the last KEPT_CALLS and count the others."""
+        """Return a _Moved with `calls` added. If 1.5 * KEPT_CALLS or more are kept then, only the last KEPT_CALLS stay,
+        and the others are counted in `before`.
+        """
         moved = _Moved(self.before, [*self.arrays, calls])
         if sum(array.shape[1] for array in moved.arrays) >= KEPT_CALLS + KEPT_CALLS // 2:
             kept = moved.kept()
@@ -241,7 +243,7 @@ class StageClock:
 
         `seconds` is the time in which at least one call of the stage ran, in any thread or process;
         `concurrent_seconds` adds up the seconds of all calls, also of calls that ran at the same time.
-        `processor_seconds` and `disk_bytes` are what the threads used in the calls; awaited calls add nothing here.
+        `processor_seconds` and `disk_bytes` are what the threads used in the calls; awaited calls add nothing to these.
         """
         names, moved = self._read()
         counts = {names[int(stage)]: counts._asdict() for stage, counts in moved.counted(moved.kept()).items()}

@@ -21,7 +21,7 @@ DISTRIBUTION = "gnn-datapipes"  # pyproject.toml's name; `datapipes` on the pack
 
 
 class QueueTimeoutError(TimeoutError):
-    """The timeout passed before there was room to send, or a message. The channel stays usable: call again."""
+    """Within the timeout there was no room to send or no message to receive. The channel stays usable: call again."""
 
 
 class LoaderTimeoutError(TimeoutError):

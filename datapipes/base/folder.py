@@ -229,8 +229,8 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def check_space(folder: Path, num_bytes: int, path: Path | None = None) -> None:
-    """Raise OSError if the disk of `folder` has less than `num_bytes` left. The error names `path`, or `folder` without
-    one.
+    """Raise OSError if the disk of `folder` has less than `num_bytes` left. The error names `path` if it is given, else
+    `folder`.
     """
     left = shutil.disk_usage(folder).free
     if num_bytes > left:

@@ -2,7 +2,7 @@
 
 * `Annotated[X, form]`: that form, such as `whole(low, high)` or `one_of("node", "edge")`;
 * `bool`, `str`, `float`: true or false, a text, a finite number; `X | None`: null, or the form of X;
-* `tuple[X, ...]`: a list of up to 65,536; `tuple[X, Y]` or a NamedTuple: a list with one value for each field;
+* `tuple[X, ...]`: a list of up to 65,536 values; `tuple[X, Y]` or a NamedTuple: a list with one value for each field;
 * `Mapping[str, X]`: an object; `Mapping[K, X]`: a list of up to 262,144 entries [K, X]. The values of a fixed-length
   tuple K or X are written into the entry itself, not as a list within the entry;
 * a dataclass: an object that has exactly its fields. Fields `Annotated[X | None, OMITTED]` that are None are left out.

@@ -16,8 +16,8 @@ def parse_strict(text: str, *, floats: bool = False) -> Any:
     """Return the value of a JSON text; `floats` allows numbers that are not whole.
 
     Raises:
-        ValueError: It is not valid JSON, or a number is too long, not whole or not finite.
-        RecursionError: It is nested too deeply.
+        ValueError: The text is not valid JSON, or a number is too long, not whole or not finite.
+        RecursionError: The value is nested too deeply.
     """
     return json.loads(
         text, parse_int=_whole, parse_float=_finite if floats else _not_allowed, parse_constant=_not_allowed

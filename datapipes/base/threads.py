@@ -104,7 +104,7 @@ def normal_policy() -> Iterator[None]:
 
 @contextmanager
 def threads_of_kernels(count: int | None) -> Iterator[None]:
-    """Let the kernels that this thread calls use `count` threads, or as many as torch uses if it is None.
+    """Let the kernels that this thread calls use `count` threads, or as many as torch uses if `count` is None.
 
     Torch's own setting would affect all threads.
     """

@@ -34,10 +34,10 @@ class Making(Protocol):
 class LoopPool(Pool):
     """An event loop that makes minibatches of a chain with asynchronous stages, up to `tasks_each` at once.
 
-    At most `tasks_each` minibatches are being made or wait to be received. While the next minibatch takes long, the
-    dispatcher keeps up to `tasks_each` later ones; so a slow minibatch holds up the others only after a while. Tasks
-    that cannot begin yet wait. The tasks of an abandoned epoch are cancelled, so that they take no time and no room
-    from the next epoch.
+    At most `tasks_each` minibatches are being made or wait to be received. While the next minibatch takes long, later
+    minibatches are made and kept by the dispatcher, up to `most_ahead` in all; so a slow minibatch holds up the others
+    only after a while. Tasks that cannot begin yet wait. The tasks of an abandoned epoch are cancelled, so that they
+    take no time and no room from the next epoch.
 
     Args:
         making: the record of the tasks under way; None records nothing. Whoever receives the outcome of a task calls

@@ -19,8 +19,8 @@ class Numbers(NamedTuple):
 
     Attributes:
         name: its functional name.
-        label: the name under which its calls are counted: "2 fetch_feature", or "prefetch" for a carrier. 2 is the
-            stage's position among the stages that make, change or move minibatches.
+        label: the name under which its calls are counted: "2 fetch_feature", or "prefetch" for a carrier. The 2
+            is the stage's position among the stages that make, change or move minibatches.
         where: how errors name the stage: "stage 2 (fetch_feature)".
         ordinal: the stage's position among the stages that may draw; None if it may not draw.
         works: whether the stage makes, changes or moves minibatches, and so has a position; False for a carrier.

@@ -210,8 +210,8 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
 
         A stage that is built over this one counts its own epochs.
 
-        If a state of this same epoch was loaded and not yet read from, it is kept: training loops call load_state_dict
-        and then set_epoch.
+        A loaded state of this same epoch that was not yet read from is kept: training loops call load_state_dict and
+        then set_epoch.
         """
         StageGraph(self).refuse_jumps(self.name)
         self._next_epoch = check_epoch(self.name, epoch)

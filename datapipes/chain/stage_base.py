@@ -81,9 +81,9 @@ class StageBase(ABC):
         Arguments of a user's own class are not fixed.
 
         Raises:
-            AttributeError: `name` is an argument of this stage's constructor, of a class of the package, and has
-                another value. Or such an argument belongs to a stage before this one, and the code of this class does
-                not use the name: most likely the earlier stage was meant.
+            AttributeError: The stage has a fixed argument `name`, and `value` is another value. Or a stage before this
+                one has a fixed argument `name`, and the code of this class does not use the name: most likely the
+                earlier stage was meant.
         """
         if name in self._fixed and self.__dict__.get(name, value) is not value:
             raise _fixed_argument(self, name, self)
@@ -101,8 +101,8 @@ class StageBase(ABC):
 
     @property
     def _state_name(self) -> str:
-        """The name in a saved state. Stages that give the same minibatches share a name, so that a state moves between
-        them.
+        """The name in a saved state. Stages that give the same minibatches share a name, so that one can load the state
+        of another.
         """
         return self.name
 
@@ -130,7 +130,7 @@ class StageBase(ABC):
     def fingerprint(self) -> Fingerprint:
         """Return {name: argument} of the arguments that decide which nodes and edges are in a minibatch.
 
-        It is part of the state.
+        The dict is part of the state.
         """
         return {}
 

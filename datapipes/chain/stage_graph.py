@@ -1,4 +1,4 @@
-"""The graph of stages behind a chain: walked by asking each stage for its sources, rewritten by rebuilding stages.
+"""The graph of stages behind a chain. A walk asks each stage for its sources; a rewrite rebuilds stages.
 
 Nothing here changes a stage: every operation returns a new graph. A graph that cannot run (unequal lengths, a carrier
 with two readers) is refused when it is built.
@@ -72,7 +72,7 @@ class StageGraph(Generic[_S]):
         Raises:
             TypeError: `kind` is neither a stage class nor a functional name.
             KeyError: There is no such stage.
-            ValueError: There are several.
+            ValueError: There are several such stages.
         """
         stages = self.find(kind)
         if not stages:
@@ -117,7 +117,7 @@ class StageGraph(Generic[_S]):
         """The first ItemSampler, which gives the seed and the length.
 
         Raises:
-            ValueError: The chain has none.
+            ValueError: The chain has no ItemSampler.
         """
         seed_stages = self.find(SeedBase)
         if not seed_stages:

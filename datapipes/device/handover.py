@@ -74,8 +74,8 @@ def on_devices(minibatch: MiniBatch) -> list[Tensor]:
 
 
 def leave(minibatch: MiniBatch) -> list[Queued]:
-    """Return the queued work that makes the tensors of a minibatch; another thread passes it to `take`. It is all work
-    that this thread has queued on the current streams of the tensors' devices.
+    """Return the queued work that makes the tensors of a minibatch: all work that this thread has queued on the current
+    streams of the tensors' devices. Another thread passes the result to `take`.
     """
     return [queued_now(device) for device in {tensor.device for tensor in on_devices(minibatch)}]
 

@@ -19,7 +19,7 @@ _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 
 
 class Memory(NamedTuple):
-    """The bytes [begin, end) of this process.
+    """The bytes [begin, end) of this process's memory.
 
     Attributes:
         keep: the object that keeps the memory alive.

@@ -51,10 +51,9 @@ class MissingIds:
 
     @contextmanager
     def counter(self) -> Iterator[Tensor]:
-        """Give device memory, int64 [2], for the counts of one gather; see `_Count`. Queue the gather inside the with
-        statement.
+        """Give device memory, int64 [2], for the counts of one gather; see `_Count`.
 
-        Enter the with statement while the stream of the gather is the current one.
+        Queue the gather inside the with statement. Enter the statement while the gather's stream is the current one.
         """
         stream = cuda().current_stream(self._device)
         with self._lock:

@@ -174,8 +174,8 @@ def _edges_on_a_device(hops: Sequence[Block], has_ids: bool) -> tuple[Tensor, Te
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SampledSubgraph:
-    """One hop, or one edge type of a hop: the edges over local ids, and the original ids. Nothing is copied: it uses a
-    Block and the `input_nodes` of the minibatch.
+    """One hop, or one edge type of a hop: the edges over local ids, and the original ids. Nothing is copied from the
+    minibatch.
 
     Attributes:
         block: the edges over local ids.

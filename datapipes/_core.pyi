@@ -1,4 +1,4 @@
-"""Kernels of the C++ core on NumPy arrays; the contracts stand in the headers under csrc/."""
+"""Kernels of the C++ core on NumPy arrays; the contracts are in the headers under csrc/."""
 
 import mmap
 from collections.abc import Callable, Sequence
@@ -19,6 +19,8 @@ def philox4x32(c0: int, c1: int, c2: int, c3: int, key: int) -> tuple[int, int, 
 def hop_key(seed: int, epoch: int, batch: int, stage: int, hop: int, etype: int) -> int: ...
 def bounded_draws(key: int, node: int, stream: int, ranges: _I64) -> _I64: ...
 def permutation_at(num_items: int, key: int, first: int, count: int) -> _I64: ...
+
+# Returns (indptr, neighbors, positions). The positions are edge ids if `edge_ids` is given, None if not `want_places`.
 def sample_hop(
     indptr: _I64,
     indices: NDArray[_Id],
@@ -35,8 +37,8 @@ def sample_hop(
     num_threads: int = 1,
     streams: NDArray[np.uint32] | None = None,
     times: _I64 | None = None,
-    choice: Choice | None = None,  # None: uniformly; what it has for each relation, it has for one
-) -> tuple[_I64, NDArray[_Id], Any]: ...  # the last: positions, or ids where edge_ids are given; None unless wanted
+    choice: Choice | None = None,  # None: draw uniformly; a Choice of one relation
+) -> tuple[_I64, NDArray[_Id], Any]: ...
 def compact(ids: NDArray[_Id], *, num_nodes: int, direct_limit: int = ...) -> tuple[NDArray[_Id], NDArray[_Id]]: ...
 
 class NumberingInt32:
@@ -92,7 +94,7 @@ class Groups:
     ) -> None: ...
 
 _Coarse = tuple[NDArray[np.int16], int, int]  # of fill_coarse_times: the coarse times, low, shift
-_Times = tuple[_I64, _I64 | None, NDArray[np.uint8], _Coarse | None]  # latest, earliest where it differs, sorted_rows
+_Times = tuple[_I64, _I64 | None, NDArray[np.uint8], _Coarse | None]  # latest, earliest (None: equal), sorted_rows, ...
 
 class EdgeTimes:
     def __init__(
@@ -105,7 +107,7 @@ class EdgeTimes:
     ) -> None: ...
 
 class Weights:
-    def __init__(self, relations: Sequence[RowSums | None]) -> None: ...  # of each sampled relation
+    def __init__(self, relations: Sequence[RowSums | None]) -> None: ...  # one for each sampled relation
 
 class Layers:
     def __init__(
@@ -218,7 +220,7 @@ COARSE_PADDING: int
 def fill_coarse_times(times: _I64, coarse: NDArray[np.int16], *, num_threads: int = 1) -> tuple[int, int]: ...
 def find_edges(
     indptr: _I64, indices: _I32 | _I64, rows: _I64, sources: _I64, *, num_sources: int
-) -> tuple[_I64, _I64]: ...  # counts, positions of the first
+) -> tuple[_I64, _I64]: ...  # for each pair: how many edges, the position of the first
 
 class ExcludedEdges:
     @overload
@@ -314,9 +316,9 @@ def read_lines(memory: NDArray[np.uint8], lines: NDArray[np.uint32], *, num_thre
 def send_futex_hops(word: mmap.mmap, hops: int, pace_s: float) -> list[float]: ...
 def receive_futex_hops(word: mmap.mmap, hops: int, had: int = 0) -> list[float]: ...
 def memory_left(root: str = "") -> tuple[int, str]: ...
-def limit_hops(bytes: int) -> int: ...  # of the minibatches that this thread samples; returns the bound before
+def limit_hops(bytes: int) -> int: ...  # bounds minibatches that this thread samples; returns the previous bound
 def crc32c(data: Buffer, crc: int = 0) -> int: ...
-def record_length(data: Buffer) -> int: ...  # with framing; -1 where fewer than 12 bytes are there
+def record_length(data: Buffer) -> int: ...  # with framing; -1: `data` has fewer than 12 bytes
 def scan_records(data: Buffer, check_data: bool) -> tuple[int, int, str]: ...  # records, bytes, problem
 
 # key, "int64" or "float32", number of values, default value or values; None: the key must be there

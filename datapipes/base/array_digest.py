@@ -1,8 +1,8 @@
-"""The digest of an array: every byte counts, and bits are the same on every machine at any number of threads.
+"""The digest of an array: it depends on every byte, and is the same on every machine at any number of threads.
 
 An array is cut into pieces of whole rows, `rows_of_piece` each. Its digest is BLAKE2b over dtype, shape and the hashes
-of the pieces, which csrc/digest/piece_hashes.h defines. Whoever has the rows of a piece can hash it without the
-whole array. Equal digests mean equal data, but for data made to collide.
+of the pieces, which csrc/digest/piece_hashes.h defines. A piece can be hashed without the rest of the array. Equal
+digests mean equal data, unless the data was made to collide.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PIECE_BYTES = 2**20
 _BYTES_AT_ONCE = 2**26  # hashed between two calls of `stop`
 
 
-class HashingStopped(Exception):  # no error: the caller that gave `stop` catches it
+class HashingStopped(Exception):  # not an error: the caller that passed `stop` catches it
     """`stop` of array_digest returned True."""
 
 
@@ -38,13 +38,14 @@ def array_digest(
     stop: Callable[[], bool] = lambda: False,
     hashes: list[NDArray[np.uint64]] | None = None,
 ) -> str:
-    """Return the digest of an array, 32 hexadecimal digits; strides and device do not count. O(bytes).
+    """Return the digest of an array, 32 hexadecimal digits. Strides and device do not matter. Time O(bytes).
 
     Args:
         values: of any dtype and shape.
-        as_int64: hash int32 ids as int64 ones, so that both give one digest.
-        stop: called before every 64 MiB, or before every row if a row is larger; True raises HashingStopped.
-        hashes: a list that receives the hashes. The list of a stopped call lets this call go on where it stopped.
+        as_int64: hash int32 values as int64, so that ids of both dtypes have the same digest.
+        stop: called before every 64 MiB, or before every row if a row is larger. If it returns True, HashingStopped is
+            raised.
+        hashes: a list to which the hashes are appended. With the list of a stopped call, the digest goes on from there.
     """
     rows = values.unsqueeze(0) if values.ndim == 0 else values
     piece = rows_of_piece(tuple(rows.shape[1:]), torch.int64 if as_int64 else rows.dtype)
@@ -60,7 +61,7 @@ def array_digest(
 
 
 def rows_of_piece(row_shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Return how many rows of this shape make a piece: one MiB of them, at least 1; 0 if a row has no bytes."""
+    """Return how many rows of this shape make a piece: those that fit in 1 MiB, at least 1. 0: a row has no bytes."""
     row_bytes = math.prod(row_shape) * dtype.itemsize
     return max(PIECE_BYTES // row_bytes, 1) if row_bytes > 0 else 0
 
@@ -98,7 +99,7 @@ class StreamedDigest:
     def __init__(self, dtype: torch.dtype, row_shape: Sequence[int], *, as_int64: bool = False) -> None:
         self._dtype, self._row_shape, self._as_int64 = dtype, tuple(row_shape), as_int64
         self._piece = rows_of_piece(self._row_shape, torch.int64 if as_int64 else dtype)
-        self._rest: list[Tensor] = []  # rows of a piece that is not whole yet
+        self._rest: list[Tensor] = []  # the rows of the last piece, which is not whole yet
         self._hashes: list[NDArray[np.uint64]] = []
         self._count = 0
 
@@ -140,12 +141,12 @@ def version_of(values: Tensor) -> int:
 class _Kept:
     values: Tensor
     version: int
-    digest: str | None = None  # None before it was taken
-    is_used: bool = False  # whether an epoch has begun with the array as it is kept, or its digest was asked for
-    hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of a digest that was begun
+    digest: str | None = None  # None: not computed yet
+    is_used: bool = False  # whether an epoch has begun with `values` at `version`, or the digest was asked for
+    hashes: list[NDArray[np.uint64]] = field(default_factory=list)  # of a digest whose computation was stopped
 
     def change(self, now: Tensor) -> str | None:
-        """Return in words how the array has changed, None if it has not; `now` is the array that its owner has now."""
+        """Return in words how the array has changed. None: it has not. `now` is the array that the owner has now."""
         if now is not self.values:
             return "replaced by another tensor"
         return "changed in place" if version_of(now) != self.version else None
@@ -155,16 +156,17 @@ class Hashed(ABC):
     """Base of whole graphs and item sets: a fingerprint names them by digests of their arrays.
 
     Each digest is computed once. `_note_arrays` remembers which arrays there are. If an array is replaced or changed in
-    place after that, or after its digest was computed, `_array_digests` raises. torch's version counter shows changes;
-    docs/errors.md lists the changes that it misses. There are no locks, so a fork may come at any time; two threads may
-    both compute the same digest. A copy computes its digests anew: subclasses set `_kept` to None in its state.
+    place after this call, or after its digest was computed, `_array_digests` raises. torch's version counter shows
+    changes in place; docs/errors.md lists the changes that it misses. There are no locks, so a fork may come at any
+    time; two threads may both compute the same digest. A copy computes its digests anew: subclasses set `_kept` to None
+    in the state of a copy.
     """
 
-    _kept: dict[str, _Kept] | None = None  # by name
+    _kept: dict[str, _Kept] | None = None  # the key is the array's name
 
     @abstractmethod
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return {name: (array, whether int32 ids count as int64 ones)}, in a fixed order."""
+        """Return {name: (array, `as_int64` for array_digest)}, in a fixed order."""
 
     def _note_arrays(self) -> bool:
         """Remember the arrays as they are now; return whether the digest of some array is not computed yet."""
@@ -192,7 +194,7 @@ class Hashed(ABC):
         return digests
 
     def _take_digests(self, digests: Sequence[str]) -> None:
-        """Set known digests, one for each of `_hashed_arrays`, so that they need not be computed.
+        """Set digests that are known already, in the order of `_hashed_arrays`, so that they are not computed.
 
         If an array changes before its digest is used, its digest is computed after all.
         """
@@ -205,7 +207,7 @@ class Hashed(ABC):
     def _noted(self, arrays: dict[str, tuple[Tensor, bool]]) -> dict[str, _Kept]:
         all_kept = self._kept
         if all_kept is None:
-            all_kept = self._kept = {}  # another thread may do so too: each goes on with its own
+            all_kept = self._kept = {}  # another thread may set one too: each thread goes on with its own
         for name, (values, _) in arrays.items():
             kept = all_kept.get(name)
             if kept is None or (not kept.is_used and kept.change(values) is not None):

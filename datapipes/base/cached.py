@@ -1,8 +1,8 @@
 """cached_property of functools, without its lock.
 
 Before Python 3.12 one lock serves all instances of a class. A process that is forked while a thread computes a value
-inherits the lock as it is, and its first read waits for ever. Here several threads may compute a value at once; all get
-the value that was kept first.
+inherits the held lock; its first read waits for ever. Here several threads may compute a value at once; all of them get
+the value that was stored first.
 """
 
 from __future__ import annotations

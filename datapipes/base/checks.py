@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 INDEX_DTYPES = (torch.int32, torch.int64)
-# ids are never uint8: older programs have masks of that dtype
+# Dtypes that ids may have. Not uint8: older programs have masks of that dtype.
 INT_DTYPES = (*INDEX_DTYPES, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
 INT_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # to view the bits of other dtypes
 INT32_MAX = 2**31 - 1
@@ -86,7 +86,7 @@ def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX
 
 
 def check_bool(where: str, name: str, value: Any) -> bool:
-    """Return `value`, which must be True or False; a truthy string is usually a mistake."""
+    """Return `value` if it is True or False; else raise TypeError. A truthy string is usually a mistake."""
     if not isinstance(value, bool):
         raise TypeError(f"{where}: {name} must be True or False, got {shown(value)}. Pass one of the two.")
     return value
@@ -102,8 +102,8 @@ def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> s
 def check_names(where: str, name: str, value: Any) -> list[str]:
     """Return `value`, a list or another sequence of names, as a list.
 
-    A single str is refused: most likely one name was meant. Sets are refused since they have no order, and generators
-    since they can be read only once: copies of a stage are built from the same arguments.
+    A single str is refused: most likely one name was meant. Sets are refused since they have no order. Generators are
+    refused since they can be read only once, and copies of a stage are built from the same arguments.
     """
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     names = [*value] if is_list else []
@@ -176,7 +176,7 @@ def tensor_of(where: str, name: str, value: Any) -> torch.Tensor:
 
 
 def check_ids(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value`, ids [n] in any form that `tensor_of` takes, as an int32 or int64 tensor."""
+    """Return `value`, ids [n] of any class that `tensor_of` takes, as an int32 or int64 tensor."""
     ids = tensor_of(where, name, value)
     if ids.ndim != 1:
         raise ValueError(f"{where}: {name} must have shape [n], got {list(ids.shape)}. {_how_to_flatten(ids)}.")
@@ -202,7 +202,7 @@ def check_within(where: str, name: str, ids: torch.Tensor, count: int, remedy: s
     """Check that `ids`, a tensor of any shape, are in [0, count). `remedy` is the last sentence of the error.
 
     Raises:
-        IndexError: An id is outside; the message names one and the limit.
+        IndexError: An id is outside; the message names one such id and the limit.
     """
     if ids.numel() == 0:
         return
@@ -236,8 +236,8 @@ def check_index_tensor(
 
 
 def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value` if it is an int32 or int64 tensor [n, 2] in host memory, the source and the destination of each
-    edge; else raise.
+    """Return `value` if it is an int32 or int64 tensor [n, 2] in host memory; else raise. Each row is the source and
+    the destination of an edge.
     """
     if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.shape[1] != 2:
         is_index = isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[0] == 2
@@ -276,7 +276,7 @@ def _stacked(where: str, name: str, rows: Any) -> Any:
     """Return `rows`, a nested list or a list of tensors or arrays, as one tensor or array."""
     try:
         if rows and all(isinstance(row, torch.Tensor) for row in rows):
-            masks = [row for row in rows if row.dtype == torch.bool]  # a stack with ids would turn them into ids
+            masks = [row for row in rows if row.dtype == torch.bool]  # stacked with ids, a mask would become ids
             return masks[0] if masks else torch.stack([*rows])
         array = np.array(rows)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -313,7 +313,7 @@ def how_to_get_ids(tensor: torch.Tensor) -> str:
     return "Convert ids with .long(), and a mask with .bool()."
 
 
-OTHER_KEYWORDS: dict[str, dict[str, str]] = {}  # {class: {other library's keyword: what to use}}; compat/ fills it
+OTHER_KEYWORDS: dict[str, dict[str, str]] = {}  # {class name: {other library's keyword: what to use}}, from compat/
 
 
 def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> None:
@@ -341,7 +341,7 @@ def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> 
     if code is None or code.co_flags & inspect.CO_VARARGS or len(arguments) < code.co_argcount:
         return
     names, count = code.co_varnames, code.co_argcount
-    taken = ", ".join(name for name in names[1:count] if name != "source")  # a method of a stage passes that one
+    taken = ", ".join(name for name in names[1:count] if name != "source")  # passed by the method of a stage
     more = ", ".join(map(shown, arguments[count - 1 :]))
     others = ", ".join(f"{name}=" for name in names[count : count + code.co_kwonlyargcount])
     how = f"Pass the others by name: {others}" if others else "Leave it out"
@@ -349,7 +349,7 @@ def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> 
 
 
 def _use_instead(cls: type, name: str) -> str | None:
-    """Return the entry of OTHER_KEYWORDS for a keyword of `cls` or of one of its bases; None if there is none."""
+    """Return what OTHER_KEYWORDS says of the keyword `name` for `cls` or one of its bases. None: it says nothing."""
     for base in cls.__mro__:
         rows = OTHER_KEYWORDS.get(base.__name__, {})
         if name in rows:

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FRESH_CALLS = 256  # calls that are counted together: NumPy needs a third of the time that Python needs call by call
-KEPT_CALLS = 2**16  # calls that a StageClock keeps at least, and up to half as many more, 64 bytes each
-MOST_ARRAYS = 1024  # arrays of calls before they are joined: each reading of the counts adds an array
-SHORT_S = 1e-3  # calls that take less are too short to wait for a disk
+FRESH_CALLS = 256  # calls that NumPy counts together, in a third of the time that Python needs one by one
+KEPT_CALLS = 2**16  # a StageClock keeps at least this many calls, and at most 1.5 times as many; 64 bytes a call
+MOST_ARRAYS = 1024  # more arrays of calls than this are joined; each read of the counts adds an array
+SHORT_S = 1e-3  # a shorter call has not waited for a disk
 _BLOCK, _PAGE = 512, resource.getpagesize()  # bytes
-GAP_S = 5e-5  # in a shorter call, or a shorter gap between two calls, the thread has not waited
+GAP_S = 5e-5  # in a shorter call, or a shorter gap between two calls, a thread is taken to have worked all the time
 
 
 class _Here(threading.local):
@@ -41,7 +41,8 @@ class _Process:
     def renew(self) -> None:
         self.id = os.getpid()
         self.counting = threading.RLock()
-        self.is_moving = False  # whether `_move` runs; in the thread with the lock, a signal handler has interrupted it
+        # Whether `_move` runs. A thread that has the lock finds True only in a signal handler that interrupted `_move`.
+        self.is_moving = False
         _here.ended, _here.disk_bytes = -math.inf, None  # the thread of a child has used nothing yet
 
 
@@ -51,9 +52,9 @@ os.register_at_fork(after_in_child=_process.renew)
 
 
 def disk_bytes_of_this_thread() -> float:
-    """Return how many bytes this thread has read from a disk and waited for."""
+    """Return how many bytes this thread has waited to read from a disk."""
     usage = resource.getrusage(resource.RUSAGE_THREAD)
-    # A network file system counts no blocks; its pages are counted as faults.
+    # A network file system counts no blocks; its reads are counted as page faults.
     return max(usage.ru_inblock * _BLOCK, usage.ru_majflt * _PAGE)
 
 
@@ -79,7 +80,7 @@ class _Counted(NamedTuple):
     Attributes:
         seconds: time in which at least one call ran.
         concurrent_seconds: the seconds of all calls, added up.
-        until: the end of its last call, in seconds of time.monotonic().
+        until: the latest end of a call, in seconds of time.monotonic().
     """
 
     calls: float = 0.0
@@ -111,8 +112,9 @@ class _Moved(NamedTuple):
     """Calls that were counted, the oldest first.
 
     Attributes:
-        before: {number of a stage: counts of its calls that are no longer kept}.
-        arrays: the kept calls, float64 [8, n] each: a row for each field of CallRecord, with numbers for names.
+        before: {index of a stage's name: counts of its calls that are no longer kept}.
+        arrays: the kept calls, float64 [8, n] each. There is a row for each field of CallRecord; a name is replaced by
+            its index in the names of the clock.
     """
 
     before: dict[float, _Counted]
@@ -123,7 +125,9 @@ class _Moved(NamedTuple):
         return np.concatenate([np.empty((8, 0)), *self.arrays], 1)
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Moved:
-        """Return these calls and `calls`. From 1.5 * KEPT_CALLS on, keep the last KEPT_CALLS and count the others."""
+        """Return a _Moved with `calls` added. If 1.5 * KEPT_CALLS or more are kept then, only the last KEPT_CALLS stay,
+        and the others are counted in `before`.
+        """
         moved = _Moved(self.before, [*self.arrays, calls])
         if sum(array.shape[1] for array in moved.arrays) >= KEPT_CALLS + KEPT_CALLS // 2:
             kept = moved.kept()
@@ -131,7 +135,7 @@ class _Moved(NamedTuple):
         return _Moved(self.before, [moved.kept()]) if len(moved.arrays) > MOST_ARRAYS else moved
 
     def counted(self, calls: NDArray[np.float64]) -> dict[float, _Counted]:
-        """Return `before` with the counts of `calls` added: {number of a stage: its counts}."""
+        """Return `before` with the counts of `calls` added: {index of a stage's name: its counts}."""
         counted = dict(self.before)
         for stage in np.unique(calls[0]).tolist():
             counted[stage] = counted.get(stage, _Counted()).with_calls(calls[:, calls[0] == stage])
@@ -147,9 +151,12 @@ class StageClock:
         self._names: dict[str, int] = {}
 
     def at_begin(self, began: float) -> float:
-        """Return the processor time of this thread at the begin of a call: at `began`, in seconds of time.monotonic().
+        """Return the processor time in seconds that this thread had used when a call began.
 
-        Makes no system call if the thread has just ended another call: it has been at work since then.
+        Makes no system call if the thread has just ended another call: it is taken to have worked since then.
+
+        Args:
+            began: when the call began, in seconds of time.monotonic().
         """
         here = _here
         gap = began - here.ended
@@ -162,12 +169,12 @@ class StageClock:
     def add(self, stage: str, began: float, index: int, used: float | None = None) -> None:
         """Count one call that ends now.
 
-        The shortest calls cost no system call, short ones cost one. Disk reads of short calls count in the next long
-        call.
+        The shortest calls cost no system call, short calls cost one. Disk reads of short calls are added to the next
+        long call.
 
         Args:
-            used: the result of `at_begin`. None if other calls ran in the thread meanwhile, or it waited for another
-                thread; its processor time and disk reads are then not counted.
+            used: the result of `at_begin`. None if the thread ran other calls meanwhile, or waited for another thread;
+                processor time and disk reads are then not counted.
         """
         here, ended = _here, time.monotonic()
         seconds = ended - began
@@ -194,7 +201,7 @@ class StageClock:
 
     def _move_unless_others_do(self) -> None:
         if not _process.is_moving:
-            with _process.counting:  # after `acquire`, Ctrl-C could come before a `try`
+            with _process.counting:  # not `acquire` and `try`: Ctrl-C could come between them
                 self._move()
 
     def _move(self) -> None:
@@ -218,7 +225,7 @@ class StageClock:
         return [numbers.setdefault(name, len(numbers)) for name in names]
 
     def _read(self) -> tuple[list[str], _Moved]:
-        """Return (names, calls): names[i] is the name with number i, and `calls` are all calls until now."""
+        """Return (names, calls): names[i] is the name of index i, and `calls` are all calls until now."""
         with _process.counting:
             self._move()
             return list(self._names), self._moved
@@ -235,8 +242,8 @@ class StageClock:
         """Return {stage: {"calls": n, "seconds": s, "concurrent_seconds": c, "processor_seconds": p, "disk_bytes": b}}.
 
         `seconds` is the time in which at least one call of the stage ran, in any thread or process;
-        `concurrent_seconds` adds up the calls, also those that ran at the same time. `processor_seconds` and
-        `disk_bytes` are what the threads used in the calls; awaited calls add nothing to them.
+        `concurrent_seconds` adds up the seconds of all calls, also of calls that ran at the same time.
+        `processor_seconds` and `disk_bytes` are what the threads used in the calls; awaited calls add nothing to these.
         """
         names, moved = self._read()
         counts = {names[int(stage)]: counts._asdict() for stage, counts in moved.counted(moved.kept()).items()}

@@ -24,7 +24,7 @@ _NO_ESCAPE = re.compile("%(?!25|2E|3A)")
 
 def join_key(*parts: str | tuple[str, ...]) -> str:
     """Return the key of a field: its parts, joined by ".". A part is any text, or a tuple of texts (such as an edge
-    type), which are joined by ":". Within a text, these characters and "%" are escaped.
+    type), which are joined by ":". Within a text, the characters ".", ":" and "%" are escaped.
     """
     return ".".join([_escaped(part) if isinstance(part, str) else ":".join(map(_escaped, part)) for part in parts])
 

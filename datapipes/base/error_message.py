@@ -1,4 +1,4 @@
-"""Errors as messages: how an error comes through a channel, with its notes and its traceback. Nothing is pickled."""
+"""Errors as messages: an error is sent through a channel with its notes and its traceback. Nothing is pickled."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def error_from_message(
     An error of a built-in type keeps its type; an error of any other type becomes a RemoteError. Nothing is unpickled.
 
     Args:
-        own_types: True if the sender runs the same program. Then errors whose type is in a module that is imported here
-            keep their type too. The constructor gets the text alone.
-        kept: more types that errors keep.
+        own_types: True if the sender runs the same program. Then an error also keeps its type if the type is in a
+            module that is imported here. The constructor of the type gets only the text.
+        kept: further types that errors keep.
     """
     kind, module, text, trace, pid = (
         _to_text(message.get(name)) for name in ("type", "module", "text", "traceback", "pid")

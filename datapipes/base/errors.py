@@ -21,7 +21,7 @@ DISTRIBUTION = "gnn-datapipes"  # pyproject.toml's name; `datapipes` on the pack
 
 
 class QueueTimeoutError(TimeoutError):
-    """The timeout passed before there was room or a message. The channel stays usable: call again."""
+    """Within the timeout there was no room to send or no message to receive. The channel stays usable: call again."""
 
 
 class LoaderTimeoutError(TimeoutError):
@@ -31,7 +31,7 @@ class LoaderTimeoutError(TimeoutError):
 
 
 class ChannelClosed(RuntimeError):
-    """The channel was closed, here or by its maker, and all its messages were received. This is final."""
+    """This process or the channel's maker has closed the channel, and all its messages were received. This is final."""
 
 
 class ChannelDamaged(RuntimeError):
@@ -43,15 +43,15 @@ class ChannelDamaged(RuntimeError):
 
 
 class PeerDied(RuntimeError):
-    """A process at the other side of the channel ended without leaving the channel; or, from a DataLoader, workers died
+    """A process at the other side of the channel ended without leaving the channel. From a DataLoader: workers died
     that cannot be replaced any more.
 
     Notes say how each process ended, where that is known. A channel whose `recv` raised this stays usable while another
     process sends. A loader that raised this has ended its epoch; its `state_dict()` tells at which minibatch.
 
     Attributes:
-        pids: The processes that ended and were not reported before; pids that a server reports are of its machine.
-            Empty if no process is left at the other side.
+        pids: The processes that ended and were not reported before. If a server reports them, they are pids on the
+            server's machine. Empty if no process is left at the other side.
     """
 
     def __init__(self, message: str, pids: Iterable[int] = ()) -> None:
@@ -81,7 +81,8 @@ class EndOfEpoch(Exception):
 class RemoteError(RuntimeError):
     """An error of a sender, or of a stage in a worker process, whose type cannot be raised here.
 
-    Its text begins with the name of that type. The notes are those of the error; the cause is the traceback, as text.
+    Its text begins with the name of that type. It has the notes of the original error; its `__cause__` is the traceback
+    as text.
     """
 
 
@@ -103,7 +104,7 @@ def text_of(error: BaseException) -> str:
         return error.args[0]
     try:
         return str(error)
-    except BaseException as second:  # SystemExit, too, is no reason to end here
+    except BaseException as second:  # even SystemExit must not end this function
         return f"(its text cannot be made: {type(second).__name__})"
 
 
@@ -140,8 +141,8 @@ def not_installed(
     Args:
         extra: the extra of DISTRIBUTION that has the package.
         who: the function, class or file format that needs the package.
-        instead: another way, beginning with the punctuation that joins it to the sentence before.
-        error: the error of its import.
+        instead: what to do instead, beginning with the punctuation that joins it to the sentence before.
+        error: the error that the import of the package raised.
     """
     is_there = error is not None and str(error) != f"No module named {package!r}"
     how = f"cannot be imported: {error}. If it is not installed" if is_there else "is not installed. Install it"

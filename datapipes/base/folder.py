@@ -1,10 +1,11 @@
 """A folder that appears at once, whole: written beside its final path under a hidden name, then renamed.
 
 Until it ends, a writer has two entries beside the folder NAME: `.NAME.datapipes-lock`, a file that it has locked, and
-`.NAME.datapipes-new`, its output. A killed writer leaves both; the next one finds the lock free and begins anew. If
-NAME holds an older folder of its kind, the two change places in one step, and the older one is removed after it. Where
-the disk cannot do that, the older one is first moved to `.NAME.datapipes-old`; a writer that is killed then leaves it
-there, and the next one moves it back. Entries that are not Replaceable are a user's, and never replaced or removed.
+`.NAME.datapipes-new`, its output. A killed writer leaves both; the next writer finds the lock free and begins anew. If
+NAME is an older folder of the same kind, the two change places in one step, and the older folder is removed afterwards.
+If the disk cannot exchange folders, the older folder is first moved to `.NAME.datapipes-old`. A writer that is killed
+at this moment leaves it there, and the next writer moves it back. Entries that are not Replaceable belong to a user,
+and are never replaced or removed.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Replaceable:
     """The entries that a folder may hold if a new folder is to replace it.
 
     Attributes:
-        foreign: function of a folder that returns its first entry that may not be replaced, as a path below the folder;
-            None if there is none.
-        headers: names of the files by which readers recognise such a folder. They are removed first: if a kill leaves
-            half of the folder, no reader takes it for whole.
+        foreign: function (folder) -> the first entry that may not be replaced, as a path below the folder. None: all
+            entries may be replaced.
+        headers: names of the files by which readers recognise such a folder. They are removed first: if the removal is
+            killed half-way, no reader takes the rest for a whole folder.
     """
 
     foreign: Callable[[Path], str | None]
@@ -57,15 +58,15 @@ def new_folder(
     replaced: Replaceable = NOTHING,
     goes_on: Callable[[Path], bool] = lambda new: False,
 ) -> Iterator[Path]:
-    """Give a fresh hidden folder; when the block ends without an error, it becomes `root`. An error removes it.
+    """Give a fresh hidden folder. When the with statement ends, it becomes `root`; after an error it is removed.
 
     Args:
         where: who writes, for messages.
         root: does not exist, is an empty folder, or holds only entries that may be replaced; links are followed.
         num_bytes: about how many bytes will be written.
         replaced: the entries that may be replaced; by default none.
-        goes_on: function that is called with the hidden folder if a killed writer has left it. If it returns True, the
-            block gets that folder with its files; otherwise it is removed first.
+        goes_on: function that is called with the hidden folder if a killed writer has left one. If the function returns
+            True, the with statement gets that folder with its files; otherwise the folder is removed first.
     Raises:
         FileExistsError: `root` holds something else; the message names it.
         BlockingIOError: Another process is writing to `root`.
@@ -96,20 +97,20 @@ def new_folder(
                 _refuse_others(where, path, replaced)
                 _put(where, new, path, replaced)
         finally:
-            _remove(new, replaced)  # an unfinished folder, or the older one
+            _remove(new, replaced)  # the unfinished folder, or the older one after an exchange
 
 
 @contextmanager
 def room_told(where: str, path: Path) -> Iterator[None]:
-    """If the block raises the error of a full disk, raise one that names the file and a remedy instead.
+    """If the with statement raises the error of a full disk, raise one that names the file and a remedy instead.
 
     Args:
-        path: the file or folder that the block is to make; the error says that nothing at this path was changed.
+        path: the file or folder that is to be written; the error says that nothing at this path was changed.
     """
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL and not str(error.strerror).startswith(where):  # told already
+        if error.errno in _FULL and not str(error.strerror).startswith(where):  # not told yet
             raise OSError(
                 error.errno,
                 f"{where}: no room to write {error.filename or path}: {error.strerror}. Nothing at {path} was "
@@ -122,7 +123,7 @@ def check_root(where: str, root: str | Path, *, replaced: Replaceable = NOTHING)
     """Return `root` with its links resolved, if a new folder may be put there.
 
     Raises:
-        FileExistsError: `root` is there, and neither an empty folder nor one that may be replaced.
+        FileExistsError: `root` exists, and is neither an empty folder nor a folder that may be replaced.
         Others: see `check_place`.
     """
     path = check_place(where, root)
@@ -135,7 +136,7 @@ def check_place(where: str, root: str | Path) -> Path:
 
     Raises:
         TypeError: `root` is no path.
-        FileExistsError: `root` is there and no folder.
+        FileExistsError: `root` exists and is no folder.
         ValueError: `root` is a URI, is or holds the current folder, is a mount point, or has a name that is too long.
         PermissionError: The folder that holds `root`, or is to hold it, cannot be written to.
     """
@@ -174,7 +175,7 @@ def _refuse_others(where: str, path: Path, replaced: Replaceable) -> None:
     """Raise FileExistsError if the folder holds something that may not be replaced."""
     try:
         foreign = replaced.foreign(path)
-    except FileNotFoundError:  # not there; or another writer is exchanging it, and the lock will tell
+    except FileNotFoundError:  # it does not exist; or another writer is exchanging it, as the lock will tell
         return
     if foreign is not None:
         raise FileExistsError(
@@ -193,14 +194,14 @@ def _beside(root: Path, name: str) -> Path:
 
 @contextmanager
 def locked(where: str, root: Path) -> Iterator[None]:
-    """Hold the lock of `root` while the block runs. Only the holder removes the lock's file.
+    """Hold the lock of `root` while the with statement runs. Only the holder removes the lock's file.
 
     Raises:
-        BlockingIOError: Another process holds it: it is writing to `root`.
+        BlockingIOError: Another process holds the lock, since it is writing to `root`.
     """
     lock = _beside(root, _LOCK)
     while True:
-        # After a kill of this process, other users may want the lock.
+        # 0o666: if this process is killed, other users may need the file that it leaves.
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             if not lock_within(held, 0.0):
@@ -208,7 +209,7 @@ def locked(where: str, root: Path) -> Iterator[None]:
                     errno.EWOULDBLOCK,
                     f"{where}: another process is writing to {root}. Wait for it, or choose another folder",
                 )
-            if not _is_same(held, lock):  # the writer before has removed it since it was opened
+            if not _is_same(held, lock):  # the writer before removed the file after it was opened here
                 continue
             try:
                 yield
@@ -228,8 +229,8 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def check_space(folder: Path, num_bytes: int, path: Path | None = None) -> None:
-    """Raise OSError if the disk of `folder` has less than `num_bytes` left. The error names `path`, or `folder` without
-    one.
+    """Raise OSError if the disk of `folder` has less than `num_bytes` left. The error names `path` if it is given, else
+    `folder`.
     """
     left = shutil.disk_usage(folder).free
     if num_bytes > left:

@@ -29,7 +29,7 @@ def table_html(title: str, rows: Sequence[Sequence[object]]) -> str:
 
 @cache
 def _environment() -> Any:
-    import jinja2  # it takes 40 ms, and most programs show no HTML
+    import jinja2  # its import takes 40 ms, and most programs show no HTML
 
     folder = Path(__file__).parent / "templates"
     return jinja2.Environment(

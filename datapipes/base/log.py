@@ -6,7 +6,7 @@ from types import FrameType
 
 logger = logging.getLogger("datapipes")
 
-_INSIDE = ("datapipes", "torch", "torch_geometric")  # classes of datapipes.pyg derive from the last two's
+_INSIDE = ("datapipes", "torch", "torch_geometric")  # datapipes.pyg derives classes from the other two
 
 
 def users_frame() -> tuple[int, FrameType]:

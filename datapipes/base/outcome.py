@@ -15,8 +15,8 @@ def as_error(
     """Return `raised` as an error that ends only the epoch.
 
     SystemExit, KeyboardInterrupt and GeneratorExit would end a worker or the consumer; StopIteration would end a loop
-    or a coroutine. They become a RuntimeError. If a loader that `raiser` reads times out, readers of `raiser` cannot
-    wait on; its LoaderTimeoutError becomes a plain TimeoutError.
+    or a coroutine. Each becomes a RuntimeError. The LoaderTimeoutError of a loader that `raiser` reads becomes a plain
+    TimeoutError, since readers of `raiser` cannot go on waiting.
     """
     if isinstance(raised, LoaderTimeoutError):
         error: Exception = TimeoutError(*raised.args)
@@ -34,7 +34,7 @@ def as_error(
 def as_seen_by_consumer(raised: BaseException) -> BaseException:
     """Return `as_error(raised)`, but `raised` itself if it is an Exception or may come from a signal.
 
-    In the main thread Ctrl-C raises KeyboardInterrupt, and a handler may call sys.exit(), also while a stage runs.
+    In the main thread Ctrl-C raises KeyboardInterrupt, and a signal handler may call sys.exit(), also in a stage.
     GeneratorExit never comes from a signal. Passed on, it would silently end a generator around the consumer's loop.
     """
     may_be_a_signal = threading.current_thread() is threading.main_thread() and not isinstance(raised, GeneratorExit)

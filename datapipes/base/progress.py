@@ -1,6 +1,6 @@
 """Progress of long calls: tqdm's bars where stderr is a terminal, nothing elsewhere.
 
-The variable TQDM_DISABLE=1 of the environment hides them there too. A call that is over within DELAY_S shows nothing.
+The environment variable TQDM_DISABLE=1 hides the bars. A call that is over within DELAY_S shows nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def now_and_then(progress: Progress) -> Progress:
 
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
-    """Show no progress of the calls in this block."""
+    """Show no progress of the calls in this with statement."""
     token = _hidden.set(True)
     try:
         yield
@@ -83,7 +83,7 @@ def bars() -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show a text and the time passed while the block runs, for work of unknown progress; "" shows nothing."""
+    """Show a text and the time passed while the with statement runs. For work of unknown progress; "" shows nothing."""
     tqdm = terminal_bar() if text else None
     if tqdm is None:
         yield
@@ -136,5 +136,5 @@ class _Bars:
 
 
 def step_of(text: str) -> str:
-    """Return `text` without its numbers; the texts of one step differ in their numbers only."""
+    """Return `text` without its digits; the texts of one step differ in digits only."""
     return re.sub("[0-9]+", "", text)

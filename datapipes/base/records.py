@@ -2,18 +2,18 @@
 
 * `Annotated[X, form]`: that form, such as `whole(low, high)` or `one_of("node", "edge")`;
 * `bool`, `str`, `float`: true or false, a text, a finite number; `X | None`: null, or the form of X;
-* `tuple[X, ...]`: a list of up to 65,536; `tuple[X, Y]` or a NamedTuple: a list of two or as many values;
-* `Mapping[str, X]`: an object; `Mapping[K, X]`: a list of up to 262,144 entries [K, X], where a tuple's values stand in
-  the entry itself;
-* a dataclass: an object that has exactly its fields; it lacks one of `Annotated[X | None, OMITTED]` that is None.
+* `tuple[X, ...]`: a list of up to 65,536 values; `tuple[X, Y]` or a NamedTuple: a list with one value for each field;
+* `Mapping[str, X]`: an object; `Mapping[K, X]`: a list of up to 262,144 entries [K, X]. The values of a fixed-length
+  tuple K or X are written into the entry itself, not as a list within the entry;
+* a dataclass: an object that has exactly its fields. Fields `Annotated[X | None, OMITTED]` that are None are left out.
 
 The reader takes values of unknown origin, as `parse_strict` returns them. It bounds each number and list; the file or
 message bounds texts and objects, and the annotations bound the nesting. It refuses a value by a ValueError with the
-field, the value found and the values allowed. Checks of one field against another stand in `__post_init__` of the
-record, and raise ValueError too.
+field, the value found and the values allowed. Checks of one field against another are in `__post_init__` of the record,
+and raise ValueError too.
 
-A lambda within an annotation finds no names of its module when the annotation is evaluated: define such a form in the
-module, and annotate with its name. Reading takes a few microseconds more than code by hand; a large list should be a
+A lambda within an annotation finds no names of its module when the annotation is evaluated: give the form a name in the
+module, and annotate with this name. Reading takes a few microseconds more than code by hand; a large list should be a
 tensor.
 """
 
@@ -146,7 +146,7 @@ def one_of(*texts: str) -> Form:
 
 
 def dtype_among(*names: str) -> Form:
-    """Return the Form of a dtype whose name is one of `names`; JSON has the name."""
+    """Return the Form of a dtype whose name is one of `names`; the JSON value is the name."""
     named = one_of(*names)
     return Form(lambda name, value: dtype_from_name(name, named.read(name, value)), dtype_name)
 

@@ -33,10 +33,10 @@ class RngKey:
         """Return the 64-bit key of a hop's draws.
 
         Args:
-            hop: 0 is next to the seeds; below 2**8.
+            hop: index of the hop, below 2**8; hop 0 is next to the seeds.
             etype: position of the edge type in the sorted (src, rel, dst) tuples; below 2**16.
         Raises:
-            ValueError: A number is too large for the key; the message names it.
+            ValueError: An argument or field is too large for the key; the message names it.
         """
         return _core.hop_key(self.seed, self.epoch, self.index, self.stage, hop, etype)
 

@@ -30,10 +30,10 @@ def has_adjacent_values(rows: Tensor) -> bool:
 
 
 def bits_of(values: Tensor) -> Tensor:
-    """Return values as integers of the same size, since torch cannot index every dtype; complex values stay.
+    """Return values as integers of the same size, since torch cannot index every dtype. Complex values stay complex.
 
     The result is a view, unless `values` is a conjugate or negative view, whose values torch changes on reading.
-    byte_rows takes no such views.
+    Call it before byte_rows, which takes no conjugate or negative views.
     """
     if values.is_complex():
         return values.resolve_conj().resolve_neg()
@@ -50,13 +50,14 @@ def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
 
 
 class RowTable:
-    """Keeps `byte_rows` of a tensor, and makes them anew after torch has moved the values: `share_memory_`, and passing
-    a tensor to another process, move the values into shared memory and free the old memory.
+    """Keeps `byte_rows` of a tensor, and makes them anew after torch has moved the values. `share_memory_` moves them
+    into shared memory and frees the old memory; so does passing the tensor to another process.
     """
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
-        self._made: tuple[int, NDArray[np.uint8]] | None = None  # (their address, their bytes); two threads may call
+        # (address of the values, their byte_rows); set as one value, since two threads may call.
+        self._made: tuple[int, NDArray[np.uint8]] | None = None
 
     def bytes_now(self) -> NDArray[np.uint8]:
         """Return the rows where they are now, as uint8 [count, bytes of a row]."""
@@ -67,7 +68,7 @@ class RowTable:
 
 
 def take_rows(rows: Tensor, table: NDArray[np.uint8], ids: Tensor, num_threads: int = 1) -> Tensor:
-    """Return `rows[ids]` as a new tensor, whose memory may be recycled from earlier ones.
+    """Return `rows[ids]` as a new tensor, whose memory may be recycled from earlier tensors.
 
     Args:
         table: `byte_rows(rows)`.
@@ -98,9 +99,9 @@ def put_rows(out: Tensor, places: Tensor, rows: Tensor, numbers: Tensor | None =
         out: contiguous; it must not overlap the other tensors.
         places: int64 [n], distinct.
         rows: rows of the same dtype and shape as those of `out`; the values of each row must be adjacent.
-        numbers: int32 or int64 [n], or None.
+        numbers: index of a row of `rows` for each place, int32 or int64 [n].
     Raises:
-        IndexError: A place or number is outside.
+        IndexError: A place is outside `out`, or a number outside `rows`.
     """
     if places.shape[0] > 0 and out[:1].numel() > 0:
         row_numbers = None if numbers is None else numbers.numpy()

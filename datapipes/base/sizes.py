@@ -38,9 +38,9 @@ def parse_size(where: str, name: str, size: int | str) -> int:
 
 
 def check_memory(where: str, content: str, num_bytes: int, remedy: str) -> None:
-    """Raise MemoryError if `num_bytes` exceed the memory that is left: the system might grant them and kill later.
+    """Raise MemoryError if `num_bytes` is more than the memory that is left. Fewer than UNCHECKED_BYTES always pass.
 
-    Fewer than UNCHECKED_BYTES are not checked.
+    The system might grant more memory than is left, and kill the process later.
     """
     if num_bytes < UNCHECKED_BYTES:
         return

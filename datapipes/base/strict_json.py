@@ -1,4 +1,4 @@
-"""Read JSON of unknown origin: whole numbers of few digits, and no number that is not finite."""
+"""Read JSON of unknown origin. Whole numbers must have few digits, and all numbers must be finite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from datapipes.base.checks import shown
 
-MOST_DIGITS = 20  # of a whole number; reading one of many digits takes time in proportion to their square
+MOST_DIGITS = 20  # of a whole number; the time to read n digits grows as n squared
 MOST_CHARACTERS = 40  # of any other number
 
 
@@ -16,8 +16,8 @@ def parse_strict(text: str, *, floats: bool = False) -> Any:
     """Return the value of a JSON text; `floats` allows numbers that are not whole.
 
     Raises:
-        ValueError: It is not valid JSON, or a number is too long, not whole or not finite.
-        RecursionError: It is nested too deeply.
+        ValueError: The text is not valid JSON, or a number is too long, not whole or not finite.
+        RecursionError: The value is nested too deeply.
     """
     return json.loads(
         text, parse_int=_whole, parse_float=_finite if floats else _not_allowed, parse_constant=_not_allowed

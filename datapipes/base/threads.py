@@ -42,13 +42,13 @@ class EndingThread(threading.Thread):
 
 
 def num_threads() -> int:
-    """Return how many threads a kernel may use that this thread calls."""
+    """Return how many threads a kernel may use if this thread calls it."""
     count = share_here()
     return torch.get_num_threads() if count is None else count
 
 
 def share_here() -> int | None:
-    """Return the number that `threads_of_kernels` has set for this thread; None for as many threads as torch uses."""
+    """Return how many threads `threads_of_kernels` has set in this thread. None: kernels use as many as torch."""
     count: int | None = getattr(_here, "count", None)
     return count
 
@@ -59,10 +59,10 @@ def share_of(num_workers: int) -> int:
 
 
 def add_thread(threads: list[threading.Thread], name: str, main: Callable[[], None]) -> bool:
-    """Start a daemon thread that calls `main` and has its number in its name; add it to `threads`.
+    """Start a daemon thread that calls `main`, and append it to `threads`; its name ends with its index in the list.
 
     Returns:
-        Whether it was started. False if the process may start no more threads; then only those in the list do the work.
+        Whether it was started. False: the process may start no more threads; those in the list must do the work.
     Raises:
         RuntimeError: No thread can be started, and the list is empty.
     """
@@ -91,7 +91,7 @@ def preempt_nobody() -> None:
 
 @contextmanager
 def normal_policy() -> Iterator[None]:
-    """Undo `preempt_nobody` for a while: to start a process that others use too, such as the fork server."""
+    """Undo `preempt_nobody` in a with statement: to start a process that others use too, such as the fork server."""
     if not getattr(_here, "preempts_nobody", False):
         yield
         return
@@ -104,7 +104,7 @@ def normal_policy() -> Iterator[None]:
 
 @contextmanager
 def threads_of_kernels(count: int | None) -> Iterator[None]:
-    """Let the kernels that this thread calls use `count` threads, or as many as torch uses if it is None.
+    """Let the kernels that this thread calls use `count` threads, or as many as torch uses if `count` is None.
 
     Torch's own setting would affect all threads.
     """

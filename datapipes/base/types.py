@@ -114,8 +114,8 @@ def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | Non
 
 
 def values_of(values: Any, wanted_type: Any) -> Any:
-    """Return `values[wanted_type]` if `values` is a dict by type, None if it lacks the type. Anything else applies to
-    every type and is returned as it is.
+    """Return `values[wanted_type]` if `values` is a dict by type, or None if the dict lacks the type. Any other value
+    applies to every type and is returned as it is.
     """
     return values.get(wanted_type) if isinstance(values, dict) else values
 

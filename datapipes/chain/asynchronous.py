@@ -27,7 +27,7 @@ def hides_own(stage: StageBase, base: type[StageBase], *names: str) -> bool:
 
 
 def async_window(graph: StageGraph[Any]) -> int:
-    """Return how many minibatches the asynchronous stages of a graph keep in flight; 0 if it has none."""
+    """Return how many minibatches the asynchronous stages of a graph keep in flight. 0: there are no such stages."""
     return max((concurrency_of(stage) for stage in graph if is_async(stage)), default=0)
 
 

@@ -1,4 +1,5 @@
-"""Call: one call of a stage. It gives the stage its random key, times the call, and adds its place to an error.
+"""Call: one call of a stage. It gives the stage its random key, times the call, and notes stage and minibatch at an
+error.
 
 All chains of an epoch share a set of the calls and waits under way, for the text of a time-out.
 """
@@ -31,10 +32,10 @@ class Calls:
     """The calls of the stages of one chain in this process.
 
     Attributes:
-        numbering: the names and numbers of these stages.
+        numbering: the names and numbers of the stages of the chain.
         clock: counts the calls that have ended.
-        under_way: the calls and waits under way in the epoch. A chain that makes the minibatches of another chain, as
-            a DataLoader's plan does, shares the set of that chain. Its operations are atomic, so threads need no lock.
+        under_way: the calls and waits under way in the epoch. If another chain makes the minibatches, as a DataLoader's
+            plan does, both chains have the same set. Operations on a set are atomic, so threads need no lock.
     """
 
     def __init__(self, numbering: Numbering, clock: StageClock, under_way: set[UnderWay] | None = None) -> None:
@@ -55,7 +56,7 @@ class Waiting:
         whereabouts: function that returns a sentence on the wait, with a space before it.
     """
 
-    began = math.inf  # so a time-out rather names a call, which says more
+    began = math.inf  # so the text of a time-out prefers a call, which says more
 
     def __init__(self, calls: Calls, whereabouts: Callable[[], str]) -> None:
         self._under_way, self.whereabouts = calls.under_way, whereabouts
@@ -68,7 +69,7 @@ class Waiting:
 
 
 class Call:
-    """A context manager for one call of a stage; entering it gives the stage's random key, None if it has none.
+    """A context manager for one call of a stage. Entering it gives the stage's random key. None: the stage has no key.
 
     Args:
         awaited: True if other calls run in the same thread meanwhile; its processor time is then not counted.

@@ -34,8 +34,8 @@ class Deaths:
         self._of_tasks.pop((task.epoch, task.index), None)
 
     def error_after(self, death: Death, charged: Sequence[Task]) -> PeerDied | None:
-        """Charge a death. If there were too many, return the error; else log that another worker takes the place of the
-        dead one, and return None.
+        """Charge a death. Return the error if too many deaths are charged to a minibatch or to the start of a worker.
+        Otherwise log that another worker replaces the dead one, and return None.
 
         Args:
             charged: the tasks of `death.tasks` whose outcome is still wanted.

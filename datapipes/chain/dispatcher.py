@@ -1,11 +1,11 @@
-"""Gives the tasks of an epoch to a pool and delivers each outcome once, in order or as they come.
+"""Gives the tasks of an epoch to a pool and delivers each outcome once, in order or as the outcomes arrive.
 
 Any worker can make any minibatch, with the same bits. So the tasks of a worker that died are given out again, and an
 outcome that arrives twice is dropped. A step is settled once its minibatch was delivered or dropped. Only the
 `most_ahead` steps from the first one that is not settled are given out; this bounds the memory that is held here and in
 the pool.
 
-All minibatches that are made by (epoch, index) are asked for here. Minibatches without an index or an order are made
+Every minibatch that is made from (epoch, index) is asked for here. Minibatches without an index or an order are made
 elsewhere: streams behind a carrier (streams.py, loader/prefetcher.py), the minibatches of a server with many clients
 (distributed/server/producers.py), and the minibatches that a sender pushes (distributed/sampler_sender.py).
 """
@@ -65,13 +65,13 @@ class Dispatcher(Iterator[MiniBatch]):
         self._counts = {"deaths": 0.0, "made_again": 0.0} if counts is None else counts
         self._generation = pool.begin()
         self._steps = iter(context.steps(len(indices)))
-        self._next_step = next(self._steps, None)  # the next to give out
+        self._next_step = next(self._steps, None)  # the next step to give out
         self._again: deque[int] = deque()  # indices to give out first: their worker died, or the pool failed
         self._low = context.position.step  # the first step that is not settled
         self._settled: set[int] = set(context.position.ahead)
         self._with: list[list[int]] = [[] for _ in range(pool.num_workers)]  # indices that each worker has, in order
-        self._made: dict[int, Outcome] = {}  # by step: made and not yet delivered
-        self._reached: dict[int, str] = {}  # {index: the stage called last, which is the one that drops it}
+        self._made: dict[int, Outcome] = {}  # {step: outcome that is not delivered yet}
+        self._reached: dict[int, str] = {}  # {index: the stage called last}; if a stage dropped it, this one did
         self._deaths = Deaths("data_loader", max_restarts, _TO_TRY, _TO_START)
         self._broken = False
 
@@ -135,7 +135,7 @@ class Dispatcher(Iterator[MiniBatch]):
     # --- delivering ---------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Outcome | None:
-        """Return the next deliverable outcome, or raise its error; None if there is none yet."""
+        """Return the next outcome to deliver, or raise its error. None: there is none yet."""
         while self._made:
             step = self._low if self._in_order else next(iter(self._made))
             if step not in self._made:
@@ -163,7 +163,7 @@ class Dispatcher(Iterator[MiniBatch]):
             with Waiting(self._context.calls, self._describe):
                 event = self._pool.receive(max(left, 0.0))
         except BaseException:
-            self._broken = not self._goes_on  # else all given tasks are given out again
+            self._broken = not self._goes_on  # if it goes on, all given tasks are given out again
             self._again.extendleft(sorted((index for indices in self._with for index in indices), reverse=True))
             self._with = [[] for _ in self._with]
             raise

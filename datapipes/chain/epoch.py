@@ -18,8 +18,8 @@ class Position(NamedTuple):
     """Where an epoch begins or goes on.
 
     Attributes:
-        epoch: its number.
-        step: the first wanted step. A step is the number of a minibatch among the minibatches of this rank.
+        epoch: ordinal of the epoch.
+        step: the first wanted step. Step 0 is the first minibatch of this rank, step 1 the second.
         node_state: the state of a stage that keeps its own order (FromNode).
         ahead: later steps that were already delivered, out of order.
         ended: whether the epoch was read to its end.
@@ -44,7 +44,7 @@ class EpochContext:
         calls: the Calls of the chain.
         position: where the epoch begins.
         stopped: set when the epoch has no reader any more; a thread that waits for a minibatch then stops waiting.
-        drops: {label of a stage: minibatches that it has dropped}; all chains of the epoch share it.
+        drops: {label of a stage: how many minibatches it has dropped}; all chains of the epoch share this Counter.
     """
 
     calls: Calls
@@ -58,5 +58,5 @@ class EpochContext:
         return filterfalse(ahead.__contains__, range(self.position.step, num_steps))
 
     def of_chain(self, numbering: Numbering, clock: StageClock) -> EpochContext:
-        """Return a context of this epoch for another chain that makes its minibatches, such as a DataLoader's plan."""
+        """Return a context for another chain that makes the epoch's minibatches, such as a DataLoader's plan."""
         return replace(self, calls=Calls(numbering, clock, self.calls.under_way))

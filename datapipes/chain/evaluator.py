@@ -28,7 +28,7 @@ class Evaluator:
 
     Args:
         calls: the calls of the chain's stages.
-        drops: receives the number of minibatches that stages drop, by the stage's label.
+        drops: {label of a stage: how many minibatches it has dropped}, updated in place.
     """
 
     def __init__(self, calls: Calls, drops: Counter[str] | None = None) -> None:
@@ -69,7 +69,7 @@ class Evaluator:
         return made.get(id(graph.root))
 
     def apply(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
-        """Return the result of a stage behind a carrier for a minibatch of its source."""
+        """Return what a stage behind a carrier makes of a minibatch of its source. None: the stage dropped it."""
         made = self._call(stage, [minibatch], epoch, minibatch.index)
         self._record_drop(stage if made is None else None)
         return made
@@ -83,7 +83,8 @@ class Evaluator:
     def _run_stages(
         self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
     ) -> StageBase | None:
-        """Run the stages in order and add each result to `made`. Return the stage that drops the minibatch, else None.
+        """Run the stages in order and add each result to `made`. Return the stage that drops the minibatch. None: no
+        stage drops it.
 
         Args:
             made: {id of a stage: its minibatch} of the stages so far.
@@ -129,7 +130,7 @@ class Evaluator:
             return minibatch
 
     async def _await(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
-        """Do as `_call`, for an asynchronous stage, once fewer than `concurrency` calls of that stage are running."""
+        """Do as `_call`, for an asynchronous stage. Wait until fewer than `concurrency` of its calls are running."""
         slots = self._slots.setdefault(id(stage), asyncio.Semaphore(concurrency_of(stage)))
         async with slots:
             with Call(self.calls, self.calls.numbering.of(stage), epoch, index, awaited=True) as rng:
@@ -188,9 +189,8 @@ def _checked(stage: StageBase, result: object, source: MiniBatch, rng: RngKey | 
         )
     check_aligned(stage, result, source)
     if rng is not None and result.rng is rng and (result.epoch, result.index) == (source.epoch, source.index):
-        result.rng = (
-            None  # our copy, or a replace() of it, since nothing else has this very key; it may be changed in place
-        )
+        # Nothing but our copy, or a replace() of our copy, has this very key. So `result` may be changed in place.
+        result.rng = None
         return result
     return result.replace(epoch=source.epoch, index=source.index, rng=None)
 

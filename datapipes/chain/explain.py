@@ -53,12 +53,12 @@ def as_text(title: str, stages: Iterable[StageBase]) -> str:
     return "\n".join(lines)
 
 
-CHARACTERS = 36  # of the details that fit into a line of a box
+CHARACTERS = 36  # so many characters of the details fit into a line of a box
 CONSUMER = ("minibatches", ["ready for the consumer"], "")
 
 
 def as_svg(title: str, stages: Iterable[StageBase]) -> str:
-    """Return the chain as an SVG document: a row of boxes for each lane, arrows in the direction of the minibatches."""
+    """Return the chain as an SVG document: a row of boxes for each lane. Arrows point the way that minibatches go."""
     rows = [(lane.title, [_box(stage) for stage in lane.stages] or [CONSUMER]) for lane in lanes(stages)]
     return filled("chain.svg", title=title, rows=rows)
 

@@ -1,7 +1,7 @@
 """Functional forms of stages: `pipe.sample_neighbor(...)` for `NeighborSampler(pipe, ...)`.
 
 `register_stage` adds the method to every stage. Type checkers and editors read the methods from `functional.pyi`, which
-`make stubs` writes from the registered constructors; a test keeps the two equal.
+`make stubs` writes from the registered constructors; a test checks that the file is up to date.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def register_stage(name: str) -> Callable[[_Class], _Class]:
 
 
 def expect_stages(module: str, *names: str) -> None:
-    """Give every stage the functional forms `names` of stages in `module`, which the first use of a form imports."""
+    """Give every stage the functional forms `names` of stages in `module`. The first use of a form imports `module`."""
     for name in names:
         _expected[name] = module
         _add_form(name, f"Functional form of a stage of {module}.")
@@ -80,7 +80,7 @@ def _add_form(name: str, doc: str) -> None:
 
 
 def registered_stages() -> dict[str, type]:
-    """Return {functional name: stage class}, in the order of the names; imports the expected modules."""
+    """Return {functional name: stage class}, sorted by name. Imports the modules of `expect_stages` first."""
     for module in {*_expected.values()}:
         importlib.import_module(module)
     return dict(sorted(_registry.items()))

@@ -29,7 +29,7 @@ class InputUser(Protocol):
     """A possible reader of graphs and features: an epoch, or workers that have copies of stages."""
 
     def input_use(self) -> InputUse | None:
-        """Return the chain that reads now; None if none does."""
+        """Return the chain that reads now. None: no chain reads."""
 
 
 _users: set[weakref.ref[InputUser]] = set()  # its operations are atomic, so threads need no lock

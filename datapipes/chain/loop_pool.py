@@ -32,11 +32,12 @@ class Making(Protocol):
 
 
 class LoopPool(Pool):
-    """An event loop that makes minibatches of a chain with asynchronous stages, as many at once as the stages allow.
+    """An event loop that makes minibatches of a chain with asynchronous stages, up to `tasks_each` at once.
 
-    That many outcomes are made or wait to be received. While the next outcome takes long, the dispatcher keeps as many
-    later outcomes; so a slow minibatch holds up the others only after a while. Tasks that cannot begin yet wait. The
-    tasks of an abandoned epoch are cancelled, so that they take no time and no room from the next epoch.
+    At most `tasks_each` minibatches are being made or wait to be received. While the next minibatch takes long, later
+    minibatches are made and kept by the dispatcher, up to `most_ahead` in all; so a slow minibatch holds up the others
+    only after a while. Tasks that cannot begin yet wait. The tasks of an abandoned epoch are cancelled, so that they
+    take no time and no room from the next epoch.
 
     Args:
         making: the record of the tasks under way; None records nothing. Whoever receives the outcome of a task calls
@@ -55,9 +56,9 @@ class LoopPool(Pool):
         self._making = making
         self._waiting: deque[Task] = deque()
         self._running = 0
-        self._futures: dict[Task, Future[MiniBatch | None]] = {}  # of tasks that run or are done
+        self._futures: dict[Task, Future[MiniBatch | None]] = {}  # of tasks not received yet
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()  # tasks; None wakes the reader
-        self._newest = 0  # generation
+        self._newest = 0  # the newest generation
         self._changing = threading.RLock()
         self._loop = LoopThread()
         self._end = weakref.finalize(self, self._loop.close)  # runs also when this object is collected, and at exit
@@ -107,7 +108,7 @@ class LoopPool(Pool):
         return "an event loop of this process makes it"
 
     def name_of(self, worker: int) -> str:
-        return ""  # it runs here
+        return ""  # the loop runs in this process
 
     def close(self) -> None:
         with self._changing:
@@ -140,7 +141,7 @@ class LoopPool(Pool):
 
 
 def _tell_done(pool: Callable[[], LoopPool | None], task: Task, _: Future[MiniBatch | None]) -> None:
-    """Tell a pool that a task is done. Running tasks do not hold the pool, so that it can be collected meanwhile."""
+    """Tell a pool that a task is done. Running tasks have only a weak reference to the pool, which may be collected."""
     told = pool()
     if told is not None:
         told._is_done(task)

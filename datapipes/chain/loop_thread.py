@@ -24,11 +24,11 @@ from datapipes.processes.unforkable import refuse_forked
 
 T = TypeVar("T")
 
-JOIN_S = 10.0  # seconds that close() waits for a coroutine that does not give way
+JOIN_S = 10.0  # seconds that close() waits for a coroutine that does not end
 
 
 class LoopThread:
-    """An event loop in a thread, and threads beside it for calls that would hold it up.
+    """An event loop in a thread, and threads beside it for calls that would hold up the loop.
 
     Kernels in the loop use as many threads as kernels in the thread that builds this object.
     """
@@ -56,7 +56,7 @@ class LoopThread:
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         if self._thread is threading.current_thread():
             self._beside.close(0.0)
-            return  # collected by the loop's own thread, which ends by itself
+            return  # the loop's own thread collects this object; the thread then ends by itself
         self._thread.join(JOIN_S)
         self._beside.close(until)
 
@@ -69,8 +69,8 @@ class LoopThread:
 
 
 class _Guarded(Coroutine[Any, Any, T]):
-    """A coroutine whose steps neither end the event loop nor let a clone run it: a copy of the process that a stage has
-    made by os.fork().
+    """A coroutine whose steps cannot end the event loop. If a step runs in a clone, a copy of the process that a stage
+    has made by os.fork(), the step ends the clone.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], process: int) -> None:
@@ -123,11 +123,11 @@ class Work(NamedTuple):
 class OffLoopThreads:
     """Up to MOST threads that make calls for the event loop `loop`.
 
-    A thread starts when work comes and no thread is free; `close` ends all within a bounded time. They hold the given
-    work and nothing else.
+    A thread starts when work is submitted and no thread is free. `close` ends all threads within a bounded time. The
+    threads keep nothing alive but this object and the submitted work.
 
     Args:
-        kernel_threads: how many threads the kernels of a call may use; None for as many as torch uses.
+        kernel_threads: how many threads the kernels of a call may use; None: as many as torch uses.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, kernel_threads: int | None) -> None:
@@ -136,7 +136,7 @@ class OffLoopThreads:
         self._process = os.getpid()
         self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._under_way = 0  # calls given and not delivered; counted by the loop's thread alone
+        self._under_way = 0  # calls whose results are not delivered yet; only the loop's thread changes this
         self._ended = False
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -153,7 +153,7 @@ class OffLoopThreads:
         return future
 
     def close(self, until: float) -> None:
-        """Drop the calls that have not begun; wait for those under way, until time.monotonic() is `until` at most."""
+        """Drop the calls that have not begun. Wait for the running calls, at most until time.monotonic() is `until`."""
         self._ended = True
         for _ in self._threads:
             self._waiting.put(None)
@@ -186,7 +186,7 @@ class OffLoopThreads:
 
 
 def threads_here() -> OffLoopThreads | None:
-    """Return the OffLoopThreads beside the event loop of this thread; None if there are none, as for a user's loop."""
+    """Return the OffLoopThreads beside the event loop of this thread. None: there are none, as beside a user's loop."""
     threads: OffLoopThreads | None = getattr(_here, "threads", None)
     return threads
 
@@ -194,8 +194,8 @@ def threads_here() -> OffLoopThreads | None:
 def run_loop(loop: asyncio.AbstractEventLoop, threads: OffLoopThreads, kernel_threads: int | None) -> None:
     """Run an event loop in this thread until it is stopped, with `threads` beside it, and close it.
 
-    The loop's own thread closes it, since no other thread always can: the stopping thread may be this thread, or may
-    have given up waiting for it.
+    The loop is closed here, in its own thread: the thread that stops the loop may be this thread, or may have given up
+    waiting for this thread.
     """
     _here.threads = threads
     try:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from datapipes.base.rng import RngKey
 
-WAITING = "waiting for "  # begins the names that waits are counted under
+WAITING = "waiting for "  # the names under which waits are counted begin so
 
 
 class Numbers(NamedTuple):
@@ -19,11 +19,11 @@ class Numbers(NamedTuple):
 
     Attributes:
         name: its functional name.
-        label: the name under which its calls are counted: "2 fetch_feature", or "prefetch" for a carrier. The number is
-            its place among the stages that make, change or move minibatches.
-        where: how errors name it: "stage 2 (fetch_feature)".
-        ordinal: its place among the stages that may draw; None for the others.
-        works: whether the stage makes, changes or moves minibatches, and so has a place; False for a carrier.
+        label: the name under which its calls are counted: "2 fetch_feature", or "prefetch" for a carrier. The 2
+            is the stage's position among the stages that make, change or move minibatches.
+        where: how errors name the stage: "stage 2 (fetch_feature)".
+        ordinal: the stage's position among the stages that may draw; None if it may not draw.
+        works: whether the stage makes, changes or moves minibatches, and so has a position; False for a carrier.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Numbers(NamedTuple):
 
 
 class Numbering:
-    """The numbers of all stages of one graph.
+    """The Numbers of all stages of one graph.
 
     Args:
-        numbers: the Numbers of each stage, by `id(stage)`.
-        rng_seed: the seed of the first ItemSampler; None without one.
+        numbers: {id(stage): its Numbers}.
+        rng_seed: the seed of the first ItemSampler; None: there is no ItemSampler.
     """
 
     def __init__(self, numbers: dict[int, Numbers], rng_seed: int | None) -> None:
@@ -55,7 +55,7 @@ class Numbering:
         return self._numbers[id(stage)]
 
     def labels(self) -> list[str]:
-        """Return the labels of all stages that have a place, in the order of their places."""
+        """Return the labels of all stages except carriers, in the order of the stages."""
         return [numbers.label for numbers in self._numbers.values() if numbers.works]
 
     def key(self, ordinal: int, epoch: int, index: int) -> RngKey | None:

@@ -56,7 +56,7 @@ class Death(NamedTuple):
 
 
 class Pool(ABC):
-    """Workers that make minibatches; they run once the pool is built. One thread at a time uses the pool.
+    """Workers that make minibatches. They run as soon as the pool is built. One thread at a time uses the pool.
 
     A worker may be anything that takes tasks of its own: a process, a thread, an event loop, a server.
 
@@ -66,8 +66,8 @@ class Pool(ABC):
 
     num_workers: int
     tasks_each: int  # tasks that a worker can have at once
-    is_closed = False  # whether its workers have ended; another pool can be made then
-    dropped_by = "a stage"  # label for a dropped minibatch whose dropping call is not reported; "" counts nothing
+    is_closed = False  # whether its workers have ended; if so, another pool can be made
+    dropped_by = "a stage"  # counts drops by a stage whose call is not reported, under this label; "" counts none
     where = "data_loader"  # the name in errors
     makers = "workers"  # in words, for the error in a forked child
 
@@ -89,7 +89,7 @@ class Pool(ABC):
 
     @abstractmethod
     def give(self, worker: int, task: Task) -> None:
-        """Give a task to a worker that has fewer than `tasks_each`. Does not block."""
+        """Give a task to a worker that has fewer than `tasks_each` tasks. Does not block."""
 
     @abstractmethod
     def receive(self, timeout: float) -> Outcome | Death | None:
@@ -112,11 +112,11 @@ class Pool(ABC):
         """Return in a few words what a worker is doing now, for the text of a time-out."""
 
     def name_of(self, worker: int) -> str:
-        """Return the worker's name in the note of an error; "" for none."""
+        """Return how the note of an error names the worker. "": there is no note."""
         return f"worker {worker}"
 
     def stats(self) -> dict[str, float]:
-        """Return the counts of the channel between the workers and this process; {} if there is none."""
+        """Return the counts of the channel between the workers and this process. {}: there is no channel."""
         return {}
 
     def processes(self) -> list[int]:
@@ -135,5 +135,10 @@ def in_words(tasks: Sequence[Task]) -> str:
 
 
 def at_work(who: str, tasks: Sequence[Task], seconds: float) -> str:
-    """Return a sentence on the tasks that `who` is making, the oldest first, and the seconds since that began."""
+    """Return a sentence: how long the worker `who` has been making `tasks`, or that it waits for a task.
+
+    Args:
+        tasks: the tasks that the worker is making, the oldest first.
+        seconds: since the oldest task began.
+    """
     return f"{who} has been making {in_words(tasks)} for {seconds:.1f} s" if tasks else f"{who} waits for a task"

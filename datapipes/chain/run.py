@@ -33,7 +33,7 @@ class Run(Iterator[MiniBatch]):
     Attributes:
         empty_after_end: if resumed at an epoch's end: True yields nothing, False starts the next epoch.
         has_begun: whether `begin` was called.
-        uses_up_epoch: whether the run gave a minibatch or reached its end; if not, the next loop is the same epoch.
+        uses_up_epoch: whether the run gave a minibatch or reached its end; if not, the next loop reads the same epoch.
         finished: whether the run reached its end.
     """
 
@@ -46,9 +46,8 @@ class Run(Iterator[MiniBatch]):
         self._stream: Iterator[MiniBatch] = iter(())
         self._error: BaseException | None = None
         self.consumer: weakref.ref[Any] | None = None  # the iterator of a loop; None without a loop
-        self._root: Callable[[], StageBase | None] = lambda: (
-            None
-        )  # the last stage of the chain, while the epoch is open
+        # Returns the last stage of the chain while the epoch is open, else None.
+        self._root: Callable[[], StageBase | None] = lambda: None
 
     @property
     def is_open(self) -> bool:
@@ -152,7 +151,7 @@ class Run(Iterator[MiniBatch]):
         self.ahead = {ahead for ahead in self.ahead if ahead > self.next_step}
 
     def finish_digests(self) -> None:
-        """Wait for the digests that a background thread takes; a state needs them."""
+        """Wait for the digests that a background thread computes; a state needs them."""
         if self.has_begun:
             self._digests.finish()
 
@@ -169,13 +168,14 @@ class Run(Iterator[MiniBatch]):
 
 
 class DigestsInBackground:
-    """Computes the digests of `inputs`, as they are now, in a thread that begins at `release`; known ones are skipped.
+    """Computes the digests of `inputs`, as the inputs are now, in a thread that begins at `release`. Digests that are
+    known already are not computed again.
 
     The thread works beside an epoch, from the first minibatch on, so that this minibatch waits for no digest. A state
     waits for the digests that are missing. If an input changes meanwhile, its digest raises.
 
-    The thread ends with this object and before the interpreter does. A forked child does not have the thread. Two
-    epochs that begin over one graph before its digest is known both compute it.
+    The thread ends with this object and before the interpreter does. A forked child does not have the thread. If two
+    epochs over one graph begin before the digest of the graph is known, both compute this digest.
     """
 
     def __init__(self, inputs: Sequence[Hashed]) -> None:
@@ -190,7 +190,7 @@ class DigestsInBackground:
             # Started before the first minibatch: afterwards a start can take 4 or 8 ms, since threads of OpenMP still
             # spin on the other cores.
             thread = EndingThread(_take_digests, (left, self._begin, stopped), name="datapipes-digests")
-            with contextlib.suppress(RuntimeError):  # no thread can start: a state takes the digests itself
+            with contextlib.suppress(RuntimeError):  # no thread can start: a state computes the digests itself
                 thread.start()
                 self._thread = thread
                 self.stop = weakref.finalize(self, _end, os.getpid(), self._begin, stopped, thread)

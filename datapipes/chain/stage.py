@@ -1,7 +1,7 @@
 """Stages, as users chain and iterate them: Stage, SeedStage, MiniBatchTransformer, StreamStage.
 
 stage_base.py defines stages; here they become `torchdata.nodes.BaseNode`s, so that they can be iterated, saved and
-resumed, and can stand in a torchdata `Loader`.
+resumed, and can be read by a torchdata `Loader`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         """The only source.
 
         Raises:
-            ValueError: The stage has none or several.
+            ValueError: The stage has no source or several.
         """
         if len(self.sources) != 1:
             raise ValueError(
@@ -74,12 +74,12 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
     def replaced(self, kind: Any, fn: Callable[[Any], Stage]) -> Stage:
         """Return a chain with `fn(stage)` in the place of every stage that is a `kind`; this chain stays as it is.
 
-        `fn` sees each stage over its new sources.
+        `fn` gets each stage already rebuilt over its new sources.
 
         Args:
             kind: a stage class or a functional name, see StageGraph.find.
         Raises:
-            TypeError: `kind` is neither, or `fn` is no function that returns a stage.
+            TypeError: `kind` is neither of the two, or `fn` is no function that returns a stage.
             ValueError: The chain has no such stage.
         """
         graph: StageGraph[Stage] = StageGraph(self)
@@ -123,7 +123,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
 
         Raises:
             KeyError: The chain has no such stage.
-            ValueError: It has several.
+            ValueError: The chain has several such stages.
             TypeError: `kind` is something else, such as the index that torch's DataLoader asks for.
         """
         if isinstance(kind, int):
@@ -180,17 +180,17 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         try:
             return next(run)
         finally:
-            if run.uses_up_epoch and run is self._run and not self._closed:  # from now on `iter` is another epoch
+            if run.uses_up_epoch and run is self._run and not self._closed:  # from now on `iter` begins another epoch
                 self._next_epoch, self._pending = run.epoch + 1, None
 
     def get_state(self) -> State:
-        """Return (seed, epoch, next index, fingerprint) as plain values; it does not mention workers or threads."""
+        """Return a dict of plain values: seed, epoch, next_index, fingerprint, ... Nothing in it names workers."""
         if self._state_error is not None:
             raise self._state_error
         return make_state(self, self._run, self._next_epoch, self._pending)
 
     def state_dict(self) -> State:
-        """Return the state to resume from. After loading it, the next `iter` gives the rest, bit for bit."""
+        """Return the state to resume from. Once it is loaded, `iter` gives the rest of the epoch, bit for bit."""
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -210,8 +210,8 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
 
         A stage that is built over this one counts its own epochs.
 
-        If a state of this same epoch was loaded and not yet read from, it is kept: training loops call load_state_dict
-        and then set_epoch.
+        A loaded state of this same epoch that was not yet read from is kept: training loops call load_state_dict and
+        then set_epoch.
         """
         StageGraph(self).refuse_jumps(self.name)
         self._next_epoch = check_epoch(self.name, epoch)
@@ -226,7 +226,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         """
         try:
             if self._run is not None:
-                # state_dict() still tells where the epoch stood; it then takes the missing digests
+                # Afterwards state_dict() still returns this position, and computes the missing digests.
                 self._pending = make_position(self, self._run, self._next_epoch, self._pending)
         except Exception as error:  # from a user's node
             self._state_error = error
@@ -262,19 +262,19 @@ class SeedStage(SeedBase, Stage):
 
 @register_stage("transform")
 class MiniBatchTransformer(TransformerBase, Stage):
-    """One minibatch in, one new minibatch out, or None to drop it (its index stays used).
+    """One minibatch in, one new minibatch out, or None to drop the minibatch. No other minibatch gets its index.
 
-    Subclasses define `transform`, or pass `fn`. A stage of several sources takes a list of them; its `transform` gets
-    one minibatch from each source, all of the same index. The result must depend on the minibatch alone; randomness
-    comes from `self.generator(minibatch)`, in a function from `minibatch.rng.generator()`.
+    Subclasses define `transform`, or pass `fn`. A stage of several sources takes a list of sources; its `transform`
+    gets one minibatch from each source, all of the same index. The result must depend on the minibatch alone. Take
+    random numbers from `self.generator(minibatch)` in `transform`, and from `minibatch.rng.generator()` in `fn`.
 
-    A stage that waits for something else may define `async transform_async(minibatch)` instead. It keeps `concurrency`
-    calls in flight, and the minibatches still leave in order.
+    A stage that waits for something else may define `async transform_async(minibatch)` instead. Up to `concurrency`
+    calls of it are in flight, and the minibatches still leave in order.
 
     Args:
-        fn: a function of a MiniBatch that returns a new one or None; a class that defines `transform` needs none.
+        fn: function (MiniBatch) -> new MiniBatch or None; not needed in a class that defines `transform`.
         may_drop_all: True allows an epoch in which every minibatch is dropped. Otherwise such an epoch ends in a
-            RuntimeError that names the stage, since most likely a `return` is missing. A class may set it as attribute.
+            RuntimeError that names the stage, since most likely a `return` is missing. May be a class attribute too.
     """
 
     def __init__(
@@ -374,7 +374,7 @@ MiniBatchTransformer.transform = _chain_or_apply(MiniBatchTransformer.transform)
 class StreamStage(CarrierBase, Stage):
     """A stage that passes minibatches on unchanged; CarrierBase lists the methods that a subclass defines."""
 
-    _plans_its_source: bool = False  # whether it rewrites the chain before it by itself, as a DataLoader does
+    _plans_its_source: bool = False  # whether the stage rewrites the chain before it, as a DataLoader does
 
 
 class _EpochIterator(Iterator[MiniBatch]):

@@ -9,8 +9,8 @@ Every stage is of exactly one of three kinds:
 
 QueuesOnStreams is a mixin of stages that use a GPU.
 
-The graph of stages, the evaluator, the run and the state stand on these classes. stage.py derives the public classes
-from them and adds iteration. Building a stage checks its arguments and starts nothing. A copy of a chain is built from
+The graph of stages, the evaluator, the run and the state use these classes. stage.py derives the public classes from
+these and adds iteration. Building a stage checks its arguments and starts nothing. A copy of a chain is built from
 the constructors' arguments alone, so data that a stage gathers while it runs may not change its minibatches.
 """
 
@@ -46,10 +46,10 @@ class StageBase(ABC):
     draws: bool = True
     may_drop_all: bool = False
     _does: str = ""  # for reports: "seeds", "sampling", "gather", "copy" or "loader"
-    # Fields that the stage fills with rows for the nodes and edges so far; a sampler behind it is refused.
+    # Fields that the stage fills with rows for the nodes and edges so far; a sampler after this stage is refused.
     _fills: tuple[str, ...] = ()
     _arguments: Arguments
-    _fixed = frozenset({"rng_seed"})  # names of arguments; an ItemSampler has its `seed` as rng_seed
+    _fixed = frozenset({"rng_seed"})  # names of fixed arguments; ItemSampler's `seed` is its attribute rng_seed
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -81,9 +81,9 @@ class StageBase(ABC):
         Arguments of a user's own class are not fixed.
 
         Raises:
-            AttributeError: `name` is an argument of a constructor of the package, and has another value; or only a
-                stage before this one takes that argument, and the code of this class does not use the name: then most
-                likely that stage was meant.
+            AttributeError: The stage has a fixed argument `name`, and `value` is another value. Or a stage before this
+                one has a fixed argument `name`, and the code of this class does not use the name: most likely the
+                earlier stage was meant.
         """
         if name in self._fixed and self.__dict__.get(name, value) is not value:
             raise _fixed_argument(self, name, self)
@@ -101,8 +101,8 @@ class StageBase(ABC):
 
     @property
     def _state_name(self) -> str:
-        """The name in a saved state. Stages that give the same minibatches share a name, so that a state moves between
-        them.
+        """The name in a saved state. Stages that give the same minibatches share a name, so that one can load the state
+        of another.
         """
         return self.name
 
@@ -128,12 +128,15 @@ class StageBase(ABC):
         return type(self)(*args, **kwargs)
 
     def fingerprint(self) -> Fingerprint:
-        """Return the arguments that decide which nodes and edges a minibatch holds, by name; part of the state."""
+        """Return {name: argument} of the arguments that decide which nodes and edges are in a minibatch.
+
+        The dict is part of the state.
+        """
         return {}
 
     @property
     def _hashed_inputs(self) -> tuple[Hashed, ...]:
-        """Inputs that the fingerprint names by digests of large arrays, which a thread takes beside an epoch."""
+        """Inputs that the fingerprint names by digests of large arrays. A thread computes them beside an epoch."""
         return ()
 
     @property
@@ -193,15 +196,15 @@ class SeedBase(StageBase):
         return range(self.rank, self.rank + self.num_steps * self.world_size, self.world_size)
 
     def _refuse_start(self) -> None:
-        """Raise an error if no epoch may begin; called in the process that reads it."""
+        """Raise an error if no epoch may begin; called in the process that reads the epoch."""
 
 
 class TransformerBase(StageBase):
     """Makes one minibatch from one minibatch per source.
 
     A stage that waits for something else (a server, a disk) defines `async transform_async(*minibatches)` instead of
-    `transform`; up to `concurrency` of its calls are in flight at once. A stage that defines both is asynchronous where
-    its attribute `asynchronous` is true; each instance may have its own, set when it is built.
+    `transform`; up to `concurrency` of its calls are in flight at once. A stage that defines both methods is
+    asynchronous if its attribute `asynchronous` is true. Each instance may set this attribute when it is built.
     """
 
     concurrency: int = 1
@@ -229,7 +232,7 @@ class CarrierBase(StageBase):
 
     @property
     def _lane(self) -> str:
-        """The threads or workers that run the stages before this one, in words; "" if this stage's reader does."""
+        """The threads or workers that run the stages before this one, in words; "" if this stage's reader runs them."""
         return ""
 
     def _pages(self) -> str:
@@ -245,9 +248,9 @@ class CarrierBase(StageBase):
         """
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch of (epoch, global index), None if an earlier stage drops it.
+        """Return the minibatch of (epoch, global index). None: an earlier stage drops it.
 
-        Only a stage with `_replays` has this.
+        Only a stage whose `_replays` is true defines this.
         """
         raise NotImplementedError
 
@@ -265,7 +268,7 @@ class QueuesOnStreams(StageBase):
 
     @abstractmethod
     def _leave_loop(self, minibatch: MiniBatch) -> None:
-        """Called with that minibatch in the thread that takes it from the event loop's threads."""
+        """Called with the same minibatch, in the thread that takes it from the event loop's threads."""
 
 
 def is_async(stage: StageBase) -> bool:
@@ -303,8 +306,8 @@ def walk_from(root: StageBase) -> tuple[StageBase, ...]:
 
 
 def _own_containers(value: Any, new: Mapping[int, StageBase]) -> Any:
-    """Return `value` with its lists, tuples and dicts copied, so that the caller may go on changing its own, and with
-    each stage replaced by `new[id(stage)]`, if present.
+    """Return `value` with its lists, tuples and dicts copied, so that the caller may change the originals. Each stage
+    in `value` is replaced by `new[id(stage)]`, if present.
     """
     if isinstance(value, StageBase):
         return new.get(id(value), value)

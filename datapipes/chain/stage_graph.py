@@ -1,4 +1,4 @@
-"""The graph of stages behind a chain: walked by asking each stage for its sources, rewritten by rebuilding stages.
+"""The graph of stages behind a chain. A walk asks each stage for its sources; a rewrite rebuilds stages.
 
 Nothing here changes a stage: every operation returns a new graph. A graph that cannot run (unequal lengths, a carrier
 with two readers) is refused when it is built.
@@ -55,7 +55,7 @@ class StageGraph(Generic[_S]):
         unregistered subclasses of the class registered under it.
 
         Raises:
-            TypeError: `kind` is neither.
+            TypeError: `kind` is neither a stage class nor a functional name.
         """
         if isinstance(kind, str):
             return [stage for stage in self._walk if kind == stage.name or kind in names_of(type(stage))]
@@ -72,7 +72,7 @@ class StageGraph(Generic[_S]):
         Raises:
             TypeError: `kind` is neither a stage class nor a functional name.
             KeyError: There is no such stage.
-            ValueError: There are several.
+            ValueError: There are several such stages.
         """
         stages = self.find(kind)
         if not stages:
@@ -109,7 +109,7 @@ class StageGraph(Generic[_S]):
         return Numbering(numbers, seeds[0].rng_seed if seeds else None)
 
     def ordinal(self, stage: StageBase) -> int | None:
-        """Return the stage's number in the random key (docs/semantics.md, section 1.1); None if it does not draw."""
+        """Return the stage's ordinal in the random key (docs/semantics.md, section 1.1). None: it does not draw."""
         return self.numbering.of(stage).ordinal
 
     @property
@@ -117,7 +117,7 @@ class StageGraph(Generic[_S]):
         """The first ItemSampler, which gives the seed and the length.
 
         Raises:
-            ValueError: The chain has none.
+            ValueError: The chain has no ItemSampler.
         """
         seed_stages = self.find(SeedBase)
         if not seed_stages:
@@ -244,7 +244,7 @@ def refuse_join(where: str, called: Any, num_sources: int) -> None:
     """
     try:
         taken = inspect.signature(called)
-    except ValueError:  # a builtin, which does not tell
+    except ValueError:  # a builtin without a signature
         return
     try:
         taken.bind(*range(num_sources))

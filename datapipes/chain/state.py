@@ -19,7 +19,7 @@ DIGEST_VERSION = 2  # of the digests in a fingerprint
 
 
 def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
-    """Return {name: argument} of the arguments that decide the chain's minibatches; copies, as plain values."""
+    """Return {name: argument} of the arguments that decide the chain's minibatches. The arguments are plain copies."""
     entries: dict[str, Any] = {"stream_version": STREAM_VERSION, "digest_version": DIGEST_VERSION}
     for stage in graph:
         ordinal = graph.ordinal(stage)
@@ -43,8 +43,8 @@ def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State
 
 
 def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
-    """Return the state of `root` without its fingerprint, which may take long to compute. If no epoch has begun and a
-    state was loaded, return a copy of that one, `pending`, with its fingerprint.
+    """Return the state of `root` without the fingerprint, which may take long to compute. If no epoch has begun and a
+    state was loaded, `pending`, return a copy of `pending`, which has a fingerprint.
     """
     if run is not None and not run.has_begun:
         run = None
@@ -66,7 +66,7 @@ def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: St
         ahead = sorted(seeds[0]._indices[step] for step in run.ahead)
         state["ahead"] = {"rank": seeds[0].rank, "world_size": seeds[0].world_size, "indices": ahead}
     for stage in graph.own_orders:
-        state["node"] = stage._node_state() if run else None  # a node that has not begun would start
+        state["node"] = stage._node_state() if run else None  # asked for its state, a node would begin
     return state
 
 
@@ -178,5 +178,5 @@ def _name_of(key: Any) -> str:
 def _same(saved: Any, current: Any) -> bool:
     try:
         return bool(saved == current) and isinstance(saved, bool) == isinstance(current, bool)
-    except Exception:  # such as an array, whose comparison is no single bool
+    except Exception:  # of an array, for example, whose comparison is no single bool
         return False

@@ -128,12 +128,12 @@ T = TypeVar("T")
 
 
 class InFlight(Iterator[T]):
-    """The results of `coroutines` in their order, with up to `window` of them running.
+    """The results of `coroutines`, in the order of the coroutines; up to `window` coroutines run at once.
 
-    Up to `window` results run or wait for the caller. While the next result takes long, later coroutines run and their
-    results are kept, up to 2 * window in all; so a slow coroutine holds up the others only after a while. If the
-    iterable raises, the running coroutines deliver first, then the error is raised. The next call may continue. An
-    error of a coroutine ends the iterator.
+    At most `window` coroutines are running or have a result that waits for the caller; while the next result takes
+    long, at most 2 * window. So a slow coroutine holds up the others only after a while. If the iterable raises, the
+    running coroutines deliver first, then the error is raised. The next call may continue. An error of a coroutine ends
+    the iterator.
     """
 
     def __init__(self, coroutines: Iterable[Coroutine[Any, Any, T]], window: int) -> None:

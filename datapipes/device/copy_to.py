@@ -48,21 +48,21 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         self.non_blocking = check_bool("copy_to", "non_blocking", non_blocking)
         self._streams = SideStreams()
         self._kept = KeptSources()
-        # Sources may not be freed before their copies are done. At exit all are freed, and nothing reads the copies.
+        # Sources may not be freed before their copies are done; except at exit, when nothing reads the copies.
         weakref.finalize(self, self._kept.finish).atexit = False
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         if self.device.type != "cuda":
-            # Into host memory torch would copy while the caller reads there.
+            # A non-blocking copy into host memory might still run when the caller reads the copy.
             return minibatch.to(self.device, self.non_blocking and self.device.type != "cpu")
         device = cuda().device(self.device)
         before, (stream,) = leave(minibatch), self._streams.of([device])
         with cuda().on(stream):
-            take(minibatch, before)  # tensors on a device may still be in the making
+            take(minibatch, before)  # queued work may still be making tensors on a device
             try:
                 copied = _copied(minibatch, device)
             except BaseException:
-                stream.synchronize()  # copies may be under way, and nothing will keep their source
+                stream.synchronize()  # copies may be running, and nothing would keep their source
                 raise
             queued = queued_now(device)
         if self.non_blocking:
@@ -91,7 +91,7 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
 
 
 def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:
-    """Return the minibatch with its tensors on `device`; a tensor that stands in several fields is copied once."""
+    """Return the minibatch with its tensors on `device`; a tensor that is in several fields is copied once."""
     made: dict[Any, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
@@ -133,8 +133,8 @@ def _check_device(device: str | torch.device) -> torch.device:
 class KeptSources:
     """The sources of copies in flight, the oldest first: each is kept until the event of its copy has passed.
 
-    torch does not know memory that datapipes has page-locked, such as a slot of a channel. Unless the tensors are kept,
-    a queued copy would read that memory after they are gone.
+    torch does not know memory that datapipes has page-locked, such as a slot of a channel. If tensors in it were not
+    kept, a queued copy could read their memory after they are freed.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class KeptSources:
 
     def add(self, event: Event, source: MiniBatch) -> None:
         """Keep `source` until `event` has passed; drop the sources whose event has passed by now."""
-        if self._process != os.getpid():  # a forked child has the sources of its parent, and none of its events
+        if self._process != os.getpid():  # a forked child has its parent's sources, but not the events
             self._kept, self._changing, self._process = deque(), threading.RLock(), os.getpid()
         with self._changing:
             self._kept.append((event, source))

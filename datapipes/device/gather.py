@@ -2,7 +2,7 @@
 
 The table is page-locked host memory, which the GPU reads over its link (UVA), or memory of that GPU. From the host the
 link is the limit, and a few thousand threads fill it; more threads would only take the place of training. So the grid
-can be capped: its programs then go through the rows in turns.
+can be capped: each of its programs then copies more rows, one after the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datapipes.device.runtime import cuda
 
 WARP = 32  # threads that load together
 WIDEST_LOAD = 16  # bytes, of one thread
-MAX_UVA_THREADS = 10240  # by default: as many as five SMs hold, though they spread over more; they fill the link
+MAX_UVA_THREADS = 10240  # the default: as many as five SMs can hold, though more SMs run them; they fill the link
 
 _here = threading.local()
 
@@ -50,7 +50,7 @@ SORTED_FROM = 2**15  # ids
 
 
 def max_uva_threads() -> int:
-    """Return how many GPU threads a gather from host memory may use that this thread starts."""
+    """Return how many GPU threads a gather from host memory may use if this thread starts it."""
     return int(getattr(_here, "max_uva_threads", MAX_UVA_THREADS))
 
 
@@ -91,7 +91,7 @@ def gather(
     missing: MissingIds,
     kept: Kept | None = None,
 ) -> Tensor:
-    """Return `table[ids]` on the device of `ids`, queued on its current stream; nothing is waited for.
+    """Return `table[ids]` on the device of `ids`. The gather is queued on the current stream there, and not waited for.
 
     Args:
         table: [count, *shape] in page-locked host memory or on the device of `ids`, of any dtype; rows may lie apart,
@@ -156,7 +156,7 @@ def copy_rows(
     Args:
         out: [n, *shape] on the device, contiguous; a row must have at least one byte.
         counter: int64 [2] on the device, counts the ids outside the table; see MissingIds.counter.
-        places: int64 [k] on the device, one for each id; those of 0 or more are distinct. None: 0, 1, 2 ...
+        places: int64 [k] on the device, one for each id; places of 0 or more are distinct. None: 0, 1, 2 ...
     """
     from datapipes.device import kernels
 
@@ -192,7 +192,7 @@ def _step_bytes(table: Tensor) -> int:
 
 
 def need_triton(instead: str = ". Or fetch before the copy: .fetch_feature(...).copy_to('cuda')") -> None:
-    """Raise ImportError if triton is not installed; `instead` is another remedy for its text."""
+    """Raise ImportError if triton is not installed; `instead` is another remedy for the text of the error."""
     if not has_triton():
         raise not_installed("triton", "gpu", "Reading features with ids on a GPU", instead)
 

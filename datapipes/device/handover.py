@@ -44,7 +44,7 @@ class SideStreams:
 
 @contextmanager
 def current_streams(streams: Sequence[Stream]) -> Iterator[None]:
-    """Make these the current streams of this thread, and the device of the last one its current device."""
+    """Make `streams` the current streams of this thread, and the device of the last stream its current device."""
     with ExitStack() as entered:
         for stream in streams:
             entered.enter_context(cuda().on(stream))
@@ -74,8 +74,8 @@ def on_devices(minibatch: MiniBatch) -> list[Tensor]:
 
 
 def leave(minibatch: MiniBatch) -> list[Queued]:
-    """Return the work that makes the tensors of a minibatch, which another thread passes to `take`: all work that this
-    thread has queued on the current streams of their devices.
+    """Return the queued work that makes the tensors of a minibatch: all work that this thread has queued on the current
+    streams of the tensors' devices. Another thread passes the result to `take`.
     """
     return [queued_now(device) for device in {tensor.device for tensor in on_devices(minibatch)}]
 

@@ -34,7 +34,10 @@ _Self = TypeVar("_Self", bound="Pinnable")
 
 @dataclass(eq=False)
 class _Segment:
-    """Registered bytes [begin, end) and the objects that keep them. Unless `is_ours`, other code has locked them."""
+    """Registered bytes [begin, end) and the objects that keep the bytes alive.
+
+    If `is_ours` is False, other code has locked the bytes.
+    """
 
     begin: int
     end: int
@@ -54,7 +57,7 @@ class Pinned:
     def __init__(self, memories: list[Memory], segments: list[_Segment]) -> None:
         self._memories, self._segments = memories, segments
         self._table = _table
-        # Weak, so that a cycle of garbage is collected; not at exit, and only once, in whatever thread.
+        # A finalizer runs once, in any thread, also for an object in a cycle of garbage; this one not at exit.
         self._end = weakref.finalize(self, _table.ended_later, segments)
         self._end.atexit = False
 
@@ -69,7 +72,7 @@ class Pinned:
         )
 
     def release(self) -> None:
-        """End the hold. If it is the last one of a segment, wait for the work of the GPUs. It may be called twice."""
+        """End the hold. If it is the last hold on a segment, wait for the work of the GPUs. May be called twice."""
         ended = self._end.detach()
         self._memories, self._segments = [], []
         if ended is not None and self._table is _table:
@@ -83,7 +86,7 @@ class _Table:
 
     def __init__(self) -> None:
         self.segments: list[_Segment] = []
-        # Segments of ended owners: the garbage collector may run at any place, so adding here takes no lock.
+        # Segments of ended owners. The garbage collector may run at any moment, so adding here takes no lock.
         self.ended: deque[list[_Segment]] = deque()
         self._lock = threading.RLock()
         self._busy = False  # an outer call of this thread is changing the segments
@@ -118,7 +121,7 @@ class _Table:
 
     def ended_later(self, segments: list[_Segment]) -> None:
         """Note that an owner was collected, and unregister its segments if it was their last owner. If a thread is
-        changing segments now, leave that to the thread.
+        changing segments now, leave the unregistering to that thread.
         """
         if self is _table:
             self.ended.append(segments)
@@ -126,13 +129,13 @@ class _Table:
 
     def end_all(self, wait: bool) -> None:
         """Unregister the segments whose last owner has ended. If another thread is changing segments now, wait for that
-        thread if `wait` is True; else leave the segments to it.
+        thread if `wait` is True; else leave the segments to that thread.
         """
         while (wait or self.ended) and not self.is_exiting and self._lock.acquire(blocking=wait):
             wait = False
             try:
                 if self._busy:
-                    return  # the garbage collector called inside of this loop or of `pin`; these do the rest
+                    return  # the garbage collector called inside of this loop or of `pin`, which does the rest
                 self._busy = True
                 try:
                     self._take_ended()
@@ -279,7 +282,7 @@ class Pinnable:
         return self
 
     def is_pinned(self) -> bool:
-        """Return whether `pin_memory_` of this object holds in this process."""
+        """Return whether this process has the lock that `pin_memory_` made."""
         return self._pinned is not None and self._pinned.holds
 
 
@@ -314,7 +317,7 @@ def _part(run: Run, begin: int, end: int) -> Run:
 
 
 def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment]:
-    """Register the bytes of `gap`, and return a segment for each mapping in them. After an error none are registered.
+    """Register the bytes of `gap`, and return a segment for each mapping in them. After an error no byte is registered.
 
     Args:
         before: how many bytes are registered already, for the error.

@@ -19,11 +19,11 @@ _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 
 
 class Memory(NamedTuple):
-    """The bytes [begin, end) of this process.
+    """The bytes [begin, end) of this process's memory.
 
     Attributes:
         keep: the object that keeps the memory alive.
-        address: where the memory of `keep` began when this was made.
+        address: where the memory of `keep` began when this object was made.
     """
 
     begin: int
@@ -55,7 +55,7 @@ def runs_of(memories: Iterable[Memory]) -> list[Run]:
     """Return the bytes of the memories as runs; memories that overlap, or have only padding between, make one run.
 
     The bytes are not rounded to pages, though CUDA locks pages: CUDA takes registered bytes for page-locked, and
-    refuses to copy memory that is registered in part. Other bytes in a tensor's first or last page belong to others.
+    refuses to copy memory that is registered in part. A tensor's first and last page may have bytes of other objects.
     """
     runs: list[Run] = []
     for memory in sorted(memories, key=lambda memory: memory[:2]):
@@ -96,11 +96,13 @@ def mapped_in(begin: int, end: int) -> list[Mapped]:
 
 
 def refuse_read_only(where: str, tensor: Tensor, is_frozen: bool = False) -> None:
-    """Raise ValueError if a tensor in host memory may not be changed in place: it lies in pages that are mapped for
-    reading, or in a file that other processes map by themselves, so that they would miss the change.
+    """Raise ValueError if a tensor in host memory may not be changed in place.
+
+    Such a tensor lies in pages that are mapped for reading, or in a file that other processes map by themselves, so
+    that they would miss the change.
 
     Args:
-        is_frozen: whether its owner has said that it may not be changed.
+        is_frozen: whether the owner of the tensor forbids changes.
     """
     begin, mapping = tensor.data_ptr(), mapping_of(tensor)
     is_shared_file = mapping is not None and mapping[1].file is not None

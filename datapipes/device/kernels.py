@@ -1,9 +1,9 @@
-"""The kernels that run on a GPU, in Triton. Their callers, gather.py and
-features/gpu_cached_feature.py, state their purpose.
+"""The kernels that run on a GPU, in Triton. Their callers, gather.py and features/gpu_cached_feature.py, state their
+purpose.
 
-The only module that needs triton. It can be imported without triton; then `HAS_TRITON` is False, and the kernels are
-plain functions that must not be called. No kernel is specialized for numbers that change between minibatches: that
-would compile a new kernel in the middle of an epoch.
+This is the only module that needs triton. It can be imported without triton; then `HAS_TRITON` is False, and the
+kernels are plain functions that must not be called. No kernel is specialized for numbers that change between
+minibatches: a new kernel would be compiled in the middle of an epoch.
 """
 # No `from __future__ import annotations` here: Triton reads the annotations of a kernel.
 
@@ -50,13 +50,13 @@ def gather_rows(
     DECODED_FROM: tl.constexpr,  # "", "float16", "bfloat16" or "int8"
     TILE: tl.constexpr,  # units that a program copies at once
 ):
-    """Copy the rows at `ids`, zeros for an id that is not in [0, count) and has no slot.
+    """Copy the rows at `ids`. An id that is not in [0, count) and has no slot gets zeros.
 
     A thread loads one unit of a row with one instruction, the next thread the next unit. Units are as wide as the
     alignment allows. Each offset is a number of units times a constant, so that the compiler knows the alignment.
     """
     if table.dtype.is_int():
-        table = table.to(tl.int64)  # small rows may lie below 4 GiB, and such an address comes as int32
+        table = table.to(tl.int64)  # an address below 4 GiB, of a small table, is passed as int32
     if BITS == 8:
         values = table.to(tl.pointer_type(tl.int8))
         to = out.to(tl.pointer_type(tl.int8))
@@ -73,7 +73,7 @@ def gather_rows(
     for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
         unit = tl.cast(tile, tl.int64) * TILE + tl.arange(0, TILE)
         if LANES == 1:
-            unit = tl.max_contiguous(unit, 1)  # neighbours in neighbouring threads: else a thread would take several
+            unit = tl.max_contiguous(unit, 1)  # neighbours go to neighbouring threads; else a thread would take several
         number = unit // UNITS
         column = unit - number * UNITS
         is_wanted = number < num_ids
@@ -137,22 +137,22 @@ def check_ids(ids, missing, num_ids, count, TILE: tl.constexpr):
 
 # --- the cache of rows on a device, see features/gpu_cached_feature.py
 
-_NO_ORDER = tl.constexpr(2**63 - 1) if HAS_TRITON else None  # of an id that is there, or has no row
+_NO_ORDER = tl.constexpr(2**63 - 1) if HAS_TRITON else None  # the order of an id that was found or has no row
 
 
 @_kernel("ids", "num_ids", "count", "num_sets", "per_set", "now")
 def look_up(
     ids,  # int32 or int64 [num_ids]
     keys,  # int64 [num_sets * WAYS]: the id in each slot, -1 in a free one
-    stamps,  # int64 [num_sets * WAYS]: the number of the last read that asked for it
+    stamps,  # int64 [num_sets * WAYS]: the ordinal of the last read that asked for the slot's id
     slots,  # int64 [num_ids], is written: the slot of each id, -1 for a missing id
-    orders,  # int64 [num_ids], is written: the place of each missing id among all ids, set by set
+    orders,  # int64 [num_ids], is written: the position of each missing id among all ids, set by set
     counts,  # int64 [2]: ids that were found, ids that were missing
     num_ids,
     count,  # rows of the feature
     num_sets,
-    per_set,  # most ids of a set
-    now,  # the number of this read
+    per_set,  # at most so many rows of the feature belong to a set
+    now,  # the ordinal of this read
     WAYS: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -181,7 +181,7 @@ def choose_slots(
     orders,  # int64 [num_ids]: the orders that `look_up` wrote, ascending
     keys,
     stamps,
-    places,  # int64 [num_ids], all -1, is written: the slot that each of `orders` gets
+    places,  # int64 [num_ids], all -1 before, is written: the slot that each of `orders` gets
     num_ids,
     num_sets,
     per_set,

@@ -51,9 +51,9 @@ class MissingIds:
 
     @contextmanager
     def counter(self) -> Iterator[Tensor]:
-        """Give device memory, int64 [2], for the counts of one gather, which is queued inside the block; see `_Count`.
+        """Give device memory, int64 [2], for the counts of one gather; see `_Count`.
 
-        Enter the block while the stream of the gather is the current one.
+        Queue the gather inside the with statement. Enter the statement while the gather's stream is the current one.
         """
         stream = cuda().current_stream(self._device)
         with self._lock:
@@ -109,9 +109,9 @@ class MissingIds:
 
 
 def wait_for_all(waits: Iterable[Callable[[], None]]) -> None:
-    """Make all of these calls, then raise the first IndexError (ids without rows) among them.
+    """Make all calls of `waits`, then raise the first IndexError (ids without rows) that one of them raised.
 
-    If the first error ended the calls, a later read would raise the errors of the others.
+    If the first error ended the calls, a later read would raise the errors of the other calls.
     """
     errors: list[Exception] = []
     for wait in waits:
@@ -123,7 +123,7 @@ def wait_for_all(waits: Iterable[Callable[[], None]]) -> None:
 
 
 def _let_go(in_flight: list[_Count], table: Tensor, pid: int) -> None:
-    """Wait for the gathers in flight, then drop the table: its memory may be used otherwise only then."""
+    """Wait for the gathers in flight, then drop the table. Only then may its memory be used for something else."""
     if os.getpid() == pid:  # a forked child has the objects, but not CUDA
         for count in in_flight:
             count.passed.synchronize()

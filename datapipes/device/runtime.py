@@ -47,7 +47,7 @@ class Cuda:
         return int(_TORCH.device_count()) if _TORCH.is_available() else 0
 
     def device(self, device: torch.device) -> torch.device:
-        """Return `device` with an index. Without one, it stands for this thread's current device."""
+        """Return `device` with an index. A device without an index means this thread's current device."""
         return device if device.index is not None else torch.device("cuda", int(_TORCH.current_device()))
 
     def holds(self, tensor: Tensor) -> bool:
@@ -65,7 +65,7 @@ class Cuda:
         return torch.frombuffer(byte, dtype=torch.uint8).is_pinned()
 
     def _is_in_use(self) -> bool:
-        """Return whether this process uses CUDA already. Tensor.pin_memory does so without setting torch's flag."""
+        """Return whether this process uses CUDA already. Tensor.pin_memory uses CUDA without setting torch's flag."""
         if _TORCH.is_initialized():
             return True
         with suppress(RuntimeError):  # a forked child, which cannot use CUDA
@@ -95,7 +95,7 @@ class Cuda:
         return _TORCH.Event()  # type: ignore[no-any-return]
 
     def copy(self, tensor: Tensor, device: torch.device, *, non_blocking: bool) -> Tensor:
-        """Return a copy on `device`, queued on its current stream; a tensor that lies there already is returned."""
+        """Return a copy on `device`, queued on its current stream; or `tensor` itself if it is there already."""
         return tensor.to(device, non_blocking=non_blocking)
 
     def copy_back(self, to: Tensor, tensor: Tensor) -> None:
@@ -103,12 +103,12 @@ class Cuda:
         to.copy_(tensor, non_blocking=True)
 
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
-        """Tell torch that `stream` uses the memory of a tensor: it is recycled only after the work queued there."""
+        """Tell torch that `stream` uses a tensor: its memory is recycled only after the work queued on `stream`."""
         for part in _parts(tensor):
             part.record_stream(stream)  # type: ignore[arg-type]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return an uninitialised tensor on `device`; torch's cache for its current stream gives the memory."""
+        """Return an uninitialised tensor on `device`, in memory from torch's cache for the device's current stream."""
         return torch.empty(shape, dtype=dtype, device=device)
 
     def memory_left(self, device: torch.device) -> int:
@@ -117,7 +117,7 @@ class Cuda:
         return int(_TORCH.mem_get_info(device)[0] + unused)
 
     def empty_pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised tensor in page-locked memory; torch recycles that only after the copies from it."""
+        """Return an uninitialised tensor in page-locked memory; torch recycles the memory after all copies from it."""
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
@@ -139,7 +139,7 @@ class Cuda:
             kernel[grid](*args, **constants)
 
     def synchronize(self) -> None:
-        """Wait for the work of every device that this process has used, by torch or otherwise; use no other device."""
+        """Wait for the work of every device that this process has used, by torch or otherwise. Leave others alone."""
         for index in range(self.device_count() if _TORCH.is_initialized() else 0):
             if index in self._launched_on or _has_context(index) is not False:
                 _TORCH.synchronize(index)

@@ -1,7 +1,6 @@
-"""Checks that the fields of a minibatch belong to each other: equal lengths where rows stand for the same things.
+"""Checks that the fields of a minibatch belong together: rows of the same seeds, nodes or edges are equally many.
 
-`check_aligned` says which field belongs to which. With types all fields are dicts, and the rows of each type are
-compared with those of the same type.
+`check_aligned` says which field belongs to which. With types all fields are dicts, and rows are compared type by type.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ NOTHING = MiniBatch()  # the minibatch before a stage that starts minibatches
 def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None:
     """Raise ValueError if a field of the minibatch has another length than the field that its rows belong to.
 
-    It compares shapes and reads no values. Without types it skips the labels if labels and seeds are the same tensors
-    as in `before`, which was checked; docs/decisions/009 has the cost. With types it skips nothing: a stage may have
-    changed a dict in place, so the same dict may hold other rows. It takes 30 us for 30 node types and two hops of 150
-    edge types, 4 us for one type and one relation.
+    It compares shapes and reads no values. Without types it skips `labels`, `indexes` and `timestamps` if these and the
+    seeds are the same tensors as in `before`, which was checked; docs/decisions/009 has the cost. With types it skips
+    nothing: a stage may have changed a dict in place, so the same dict may have other rows. Time: 30 us for 30 node
+    types and two hops of 150 edge types, 4 us for one type and one relation.
     """
     seeds, nodes, blocks = minibatch.seeds, minibatch.input_nodes, minibatch.blocks
     has_types = not isinstance(seeds, TENSOR_OR_NONE) or not isinstance(nodes, TENSOR_OR_NONE)
@@ -48,7 +47,7 @@ def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None
                 f"{stage.name}: returned a minibatch whose extra is a {type(minibatch.extra).__name__}; a dict {{name: "
                 "tensor} is needed. Give each further field a name."
             )
-        for name, rows in minibatch.extra.items():  # also of the same dict, which may have been changed in place
+        for name, rows in minibatch.extra.items():  # always: a stage may have changed the dict in place
             _compare(stage, ("extra", name), rows, seeds, "seeds")
         compacted = minibatch.compacted_seeds
         if compacted is not None and (has_types or getattr(compacted, "shape", None) != seeds.shape):
@@ -75,7 +74,7 @@ def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None
 
 
 def _check_types(stage: Named, name: str, by_type: Any) -> None:
-    """Raise unless `by_type`, the field `name`, is a dict of tensors by node type; seeds may be by edge type."""
+    """Raise unless `by_type`, the field `name`, is {node type: tensor}; for seeds also {edge type: tensor}."""
     _check_is(stage, (name,), by_type, dict)
     for type_, value in by_type.items():
         if not isinstance(value, Tensor):
@@ -95,7 +94,7 @@ def _are_nodes(seeds: Any) -> bool:
 
 
 def _check_edge_features(stage: Named, edge_features: list[Any], blocks: list[Any], form: type) -> None:
-    """Check that edge features have a row for each edge of their hop. `form` is the type of a hop: Block, or dict."""
+    """Check that edge features have a row for each edge of their hop. `form` is the class of a hop: Block, or dict."""
     if len(edge_features) != len(blocks):
         raise _misaligned(stage, ("edge_features",), len(edge_features), f"{len(blocks)} blocks")
     for hop, block in enumerate(blocks):
@@ -107,7 +106,7 @@ def _check_edge_features(stage: Named, edge_features: list[Any], blocks: list[An
 
 
 def _blocks_fit(blocks: list[Any], nodes: Mapping[Any, Tensor]) -> bool:
-    """Return whether `_check_blocks` would raise nothing, in a fifth of its time; False also in cases of doubt."""
+    """Return True only if the blocks pass `_check_blocks`, in a fifth of the time. False: they may or may not pass."""
     counts = {type_: _length_of(ids) for type_, ids in nodes.items()}
     try:
         for (src, _, dst), block in blocks[0].items():
@@ -156,7 +155,7 @@ class Named(Protocol):
 def _compare(stage: Named, path: tuple[Any, ...], rows: Any, owners: Any, field: str) -> None:
     """Raise unless `rows` has one row for each of `owners`, the value of `field`.
 
-    `path` says where `rows` stands: the name of a field, then the keys within it.
+    `path` says where `rows` is: the name of a field, then the keys within this field.
     """
     if isinstance(owners, dict):
         _check_is(stage, path, rows, dict)
@@ -169,7 +168,7 @@ def _compare(stage: Named, path: tuple[Any, ...], rows: Any, owners: Any, field:
 
 
 def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, field: str) -> None:
-    """Raise unless `rows` is a tensor (for features, or SparseRows) of `count` rows."""
+    """Raise unless `rows` is a tensor of `count` rows. Features may be SparseRows too."""
     if not isinstance(rows, (Tensor, SparseRows) if path[0] in _FEATURES else Tensor):
         raise _no_tensor(stage, path, rows)
     if _length_of(rows) != count:
@@ -200,14 +199,16 @@ def _length_of(rows: Tensor | SparseRows) -> int:
 
 
 def _named_by(stage: Named, path: tuple[Any, ...], key: Any, field: str, owners: Mapping[Any, Any]) -> Any:
-    """Return the entry of `owners`, the value of `field`, for the type in `key`, a feature's (type, name)."""
+    """Return the entry of `owners` for the type in `key`, the (type, name) of a feature. `owners` is the value of
+    `field`.
+    """
     if not isinstance(key, tuple) or len(key) != 2 or key[0] not in owners:
         raise _other_types(stage, path, key, field, owners)
     return owners[key[0]]
 
 
 def _misaligned(stage: Named, path: tuple[Any, ...], value: object, expected: str) -> ValueError:
-    """Return the error for rows that differ in number from their owners."""
+    """Return the error for a field that has more or fewer rows than the field that its rows belong to."""
     is_value = f"has the shape {list(value.shape)}" if isinstance(value, (Tensor, SparseRows)) else f"is {value}"
     return ValueError(
         f"{stage.name}: returned a minibatch whose {_name_of(path)} {is_value}, beside {expected}; both must have the "
@@ -229,7 +230,9 @@ def _no_tensor(stage: Named, path: tuple[Any, ...], value: object) -> TypeError:
 
 
 def _check_is(stage: Named, path: tuple[Any, ...], value: object, wanted: type) -> None:
-    """Raise unless `value` is a `wanted`, Block or dict: a minibatch has dicts by type in all fields or in none."""
+    """Raise TypeError unless `value` is of the class `wanted`, Block or dict. Either all fields are dicts by type, or
+    none is.
+    """
     if not isinstance(value, wanted):
         needed = {Block: "a Block", dict: "a dict by type"}[wanted]
         raise TypeError(

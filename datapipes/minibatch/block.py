@@ -40,7 +40,7 @@ class Movable:
 
         Raises:
             TypeError: `device` is a dtype or a tensor; ids keep their dtype.
-            ValueError: It is a CUDA device, and torch has none here; or a tensor has no values.
+            ValueError: `device` is a CUDA device, and torch has none here; or a tensor has no values.
         """
         where = f"{type(self).__name__}.to"
         if isinstance(device, (torch.dtype, Tensor)):  # Tensor.to takes these too, and would make floats of ids
@@ -104,8 +104,8 @@ class Block(Movable):
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as local ids; made at
-        the first read.
+        """int64 [2, num_edges], made at the first read: row 0 has the local id of the source of each edge, row 1 of the
+        destination.
         """
         return edges_of([self], with_ids=False)[0]
 
@@ -126,7 +126,7 @@ class Block(Movable):
 
 
 def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor | None, num_columns: int) -> Tensor:
-    """Return a sparse CSR tensor of these entries, which are not checked. Without `values` they are float32 ones."""
+    """Return a sparse CSR tensor of these entries, which are not checked. If `values` is None, all are float32 ones."""
     if values is None:
         values = torch.ones(indices.shape[0], device=indices.device)
     size = (int(indptr.shape[0]) - 1, num_columns)
@@ -136,12 +136,14 @@ def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor | None, num_colum
 
 
 def edges_of(hops: Sequence[Block], *, with_ids: bool = True) -> tuple[Tensor, Tensor | None]:
-    """Return (edges, ids) of all hops together, as in `Block.edge_index`: int64 [2, E]; and int64 [E], or None if a hop
-    has no edge ids. A later hop adds only the in-edges of destinations that the hop before it lacks.
+    """Return (edges, ids) of all hops together. `edges` is int64 [2, E], as `Block.edge_index`; `ids` is int64 [E].
+
+    A later hop adds only the in-edges of nodes that are no destinations of the hop before. `ids` is None if a hop has
+    no edge ids.
 
     Args:
         hops: the blocks, from the seeds outwards.
-        with_ids: False returns None in place of the ids.
+        with_ids: False returns None in place of `ids`.
     Raises:
         ValueError: The indptr of a block in host memory does not ascend within its edges.
     """
@@ -172,13 +174,13 @@ def _edges_on_a_device(hops: Sequence[Block], has_ids: bool) -> tuple[Tensor, Te
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SampledSubgraph:
-    """One hop, or one edge type of a hop, with the original ids next to the compacted edges; views of a Block and the
-    minibatch's `input_nodes`.
+    """One hop, or one edge type of a hop: the edges over local ids, and the original ids. Nothing is copied from the
+    minibatch.
 
     Attributes:
         block: the edges over local ids.
         node_ids: `input_nodes`; with types, the `input_nodes` of the source type.
-        dst_node_ids: `input_nodes` of the destination type; None if they are `node_ids`.
+        dst_node_ids: the `input_nodes` of the destination type. None: the same as `node_ids`.
     """
 
     block: Block
@@ -212,12 +214,12 @@ class SampledSubgraph:
             edges: int32 or int64 [n, 2], the pairs: ids of source and destination in the whole graph (with types, of
                 this edge type). Every sampled edge of a pair is taken out; pairs that are no edges are allowed.
         Raises:
-            TypeError, ValueError: They are no pairs of ids, or the subgraph is not in host memory.
+            TypeError, ValueError: `edges` are no pairs of ids, or the subgraph is not in host memory.
         """
         return self._without(excluded_pairs(check_pairs("exclude_edges", "edges", edges)))
 
     def _without(self, excluded: _core.ExcludedEdges) -> SampledSubgraph:
-        """Return the subgraph without the excluded edges; itself if it has none of them."""
+        """Return the subgraph without the excluded edges. If it has no such edge, return this same object."""
         block = self.block
         if block.indices.device.type != "cpu":
             raise ValueError(

@@ -1,9 +1,9 @@
-"""The blocks of a minibatch flattened to PyG's form: each node and each edge once, by type. A Data and a sampler's
-output are made from it.
+"""Flatten the blocks of a minibatch to PyG's layout: each node and each edge once, type by type. A `Data` and the
+output of a PyG sampler are made from the result.
 
-In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on it. So blocks in
-which a later hop draws other in-edges for the same node are refused. A repeated seed has a row for each of its places,
-as in PyG; in blocks it has one row. Without types, nodes and edges have the one type None.
+In PyG each node has in-edges from one hop only, and `torch_geometric.utils.trim_to_layer` relies on this. So blocks in
+which a later hop draws other in-edges for the same node are refused. A seed that is given n times has n rows, as in
+PyG; in blocks it has one row. Without types, nodes and edges have the one type None.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FlatNodes(NamedTuple):
     Attributes:
         ids: the id of each node.
         rows: the SeedRows; None if the row of each node is its local id.
-        counts: new nodes of each hop, from the seeds outwards.
+        counts: the nodes before the first hop, then the new nodes of each hop, from the seeds outwards.
     """
 
     ids: Tensor
@@ -44,7 +44,7 @@ class FlatEdges(NamedTuple):
         edge_index: int64 [2, num_edges], the ends of each edge as rows of FlatNodes.
         ids: the id of each edge, or None if the blocks have no ids.
         counts: edges of each hop, from the seeds outwards.
-        kept: for each hop, the places in its block of the edges that are taken from it.
+        kept: for each hop, which edges of its block are taken: a slice, or int64 positions.
     """
 
     edge_index: Tensor
@@ -60,7 +60,7 @@ def flattened(
     counts for each hop are certain. Without types the one type is None.
 
     Args:
-        compacted, seeds: the fields `compacted_seeds` and `seeds`, by type; {} where there are none.
+        compacted, seeds: the fields `compacted_seeds` and `seeds` as {type: tensor}; {} if the field is None.
     Raises:
         IndexError, ValueError: See MiniBatch.to_pyg.
     """
@@ -89,7 +89,7 @@ def flattened(
 
 
 class SeedRows(NamedTuple):
-    """Rows of nodes that are not their local ids: each seed has a row of its own, in the order of the seeds.
+    """The rows of nodes, where a row is not the local id: each seed has its own row, in the order of the seeds.
 
     Attributes:
         nodes: int64 [num_rows], the local id of each row.
@@ -103,8 +103,8 @@ class SeedRows(NamedTuple):
 
 
 def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num_nodes: int) -> SeedRows | None:
-    """Return the SeedRows of a node type. None if the row of each node is its local id: there are no seeds of that
-    type, or all of them come once, in the order of their local ids.
+    """Return the SeedRows of a node type. None: the row of each node is its local id, since there are no seeds of that
+    type, or each seed is given once, in the order of the local ids.
     """
     if compacted_seeds is None or compacted_seeds.ndim != 1:
         return None
@@ -124,8 +124,8 @@ def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num
 
 
 def _columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (places, numbers) of the edges of these columns: the place of each edge in the CSC, and the index into
-    `columns` of its column.
+    """Return (places, numbers), int64 [number of edges], of the edges in these columns: the position of each edge in
+    the CSC, and the index of its column in `columns`.
     """
     counts = indptr.diff()[columns]
     numbers = torch.repeat_interleave(torch.arange(columns.shape[0], device=columns.device), counts)
@@ -176,7 +176,7 @@ def joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
 
 def _edges(where: str, hops: list[Block], of_src: SeedRows | None, of_dst: SeedRows | None) -> FlatEdges:
     """Return the FlatEdges of one edge type; `of_src` and `of_dst` are the SeedRows of the types at its ends."""
-    if not any(hop.num_edges for hop in hops):  # most types of a large schema have none
+    if not any(hop.num_edges for hop in hops):  # most types of a large schema have no edges
         none = hops[0].indices.new_empty((2, 0), dtype=torch.int64)
         has_ids = all(hop.edge_ids is not None for hop in hops)
         return FlatEdges(none, none[0] if has_ids else None, [0] * len(hops), [slice(0)] * len(hops))
@@ -198,10 +198,10 @@ def _edges(where: str, hops: list[Block], of_src: SeedRows | None, of_dst: SeedR
 
 
 def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:
-    """Return the number of nodes of a type before the first hop and after each.
+    """Return the number of nodes of a type before the first hop and after each hop.
 
-    The blocks of a hop give the numbers of the types at their ends. A type that is no source has no new nodes. For a
-    type that is no destination, the seeds give how many nodes came first.
+    A block gives the number of nodes of its source type and of its destination type. A type that is no source has no
+    new nodes. For a type that is no destination, the number of seeds is the number before the first hop.
     """
     as_src = [edge_type for edge_type in hops[0] if ends_of(edge_type)[0] == node_type]
     as_dst = [edge_type for edge_type in hops[0] if ends_of(edge_type)[1] == node_type]
@@ -214,15 +214,16 @@ def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: M
 def _num_seeds(
     compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]
 ) -> tuple[Any, bool]:
-    """Return ({node type: number of its nodes that are seeds}, whether these numbers are certain). The numbers follow
-    from the largest local ids of seeds, since seeds have the first local ids.
+    """Return (counts, is_known): {node type: how many of its nodes are seeds}, and whether these counts are certain.
+
+    The counts follow from the largest local ids of seeds, since seeds have the first local ids.
     """
     counts, is_known = dict.fromkeys(nodes, 0), True
     for type_, local in compacted.items():
         columns = [(type_, local)]
         if isinstance(type_, tuple):
             more, pairs = local[:, 2:], local[:, :2]
-            # Negatives are destinations or sources: the end whose node ids they are.
+            # Negatives are destinations or sources: find the end whose node ids match.
             ends = [i for i in (2, 0) if type_ not in seeds or _are_nodes(nodes[type_[i]], more, seeds[type_][:, 2:])]
             columns = [(type_[0], pairs[:, 0]), (type_[2], pairs[:, 1]), (type_[ends[0] if ends else 0], more)]
             if len({type_[i] for i in ends}) == 2 and more.numel() > 0:  # few nodes: the ids fit both types

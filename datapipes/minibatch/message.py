@@ -1,8 +1,8 @@
 """A minibatch as a message, a flat `dict[str, Tensor]`, and back (docs/semantics.md, section 5).
 
-Messages are converted to and from fields by name, so this module does not need the class MiniBatch. A message has types
-in all of its keys, or in none. Here a minibatch without types has the one type None, which no key names. Fields by type
-are in the order of the types.
+Messages are converted to and from {field name: value}, so this module does not need the class MiniBatch. A message has
+types in all of its keys, or in none. Here a minibatch without types has the one type None, which is in no key. Fields
+by type are in the order of the types.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datapipes.base.types import EdgeType, NodeType
 from datapipes.minibatch.block import Block
 from datapipes.minibatch.sparse_rows import SparseRows
 
-SEED_FIELDS = ("seeds", "labels", "indexes", "timestamps", "compacted_seeds")  # rows belong to seeds, as `extra` does
+SEED_FIELDS = ("seeds", "labels", "indexes", "timestamps", "compacted_seeds")  # rows belong to seeds, as in `extra`
 NODE_FIELDS = ("input_nodes", "batch")  # rows belong to nodes
 PLAIN_FIELDS = ("seeds", "labels", "indexes", "compacted_seeds", "input_nodes", "timestamps", "batch")
 HOP_PARTS = ("indptr", "indices", "num_src", "edge_ids")
@@ -34,13 +34,13 @@ _Type = NodeType | EdgeType | None
 
 
 class _Place(NamedTuple):
-    """The place in a minibatch of the tensor that has a key.
+    """What a key of a message says: where its tensor belongs in a minibatch.
 
     Attributes:
         field: the name of the field, or the part of a hop, such as "indptr".
         type_: the node or edge type; None without types.
         name: the name of a feature or of an entry of `extra`, else "".
-        hop: the number of the hop, 0 at the seeds; -1 for fields of no hop.
+        hop: index of the hop, 0 at the seeds; -1 if the field belongs to no hop.
         part: the part of SparseRows, such as "values", else "".
     """
 
@@ -53,7 +53,7 @@ class _Place(NamedTuple):
 
 @lru_cache(maxsize=2**13)  # the minibatches of a loader have the same keys
 def _place_of(key: str) -> _Place:
-    """Return the place that a key of a message stands for; raise ValueError for other keys."""
+    """Return the _Place that a key of a message names; raise ValueError for other keys."""
     try:
         parts = split_key(key)
     except ValueError as error:
@@ -77,7 +77,7 @@ def _place_of(key: str) -> _Place:
 
 
 def _type_in(key: str, field: str, types: list[Any]) -> _Type:
-    """Return the type that `types`, the parts of `key` between field and name, give; None if there are none."""
+    """Return the type in a key; None if `types`, the parts of `key` between field and name, is empty."""
     match types:
         case []:
             return None
@@ -89,7 +89,7 @@ def _type_in(key: str, field: str, types: list[Any]) -> _Type:
 
 
 def _is_hop(part: object) -> TypeGuard[str]:
-    """Return whether the part of a key is "hop" and a number of at most three digits, written in one way."""
+    """Return whether the part of a key is "hop" and a number of at most three digits without leading zeros."""
     return isinstance(part, str) and re.fullmatch("hop(0|[1-9][0-9]{0,2})", part) is not None
 
 
@@ -117,7 +117,7 @@ def _block_from(parts: Mapping[str, Tensor], hop: int, num_hops: int, type_: _Ty
 
 
 def _rows_from(parts: Mapping[str, Tensor], name: str) -> SparseRows:
-    """Return the SparseRows of a feature; refuse them if a part is missing, or the parts do not fit."""
+    """Return the SparseRows of a feature; refuse them if a part is missing, or the parts do not fit together."""
     if not {"indptr", "indices", "num_columns"} <= parts.keys():
         raise ValueError(
             f"MiniBatch.from_message: the sparse rows of the feature {name!r} have only {sorted(parts)}; indptr, "
@@ -189,7 +189,7 @@ def _put(message: Message, field: tuple[str, ...], key: Any, value: Any) -> None
 
 
 def _add(features: dict[tuple[_Type, str], Any], place: _Place, value: Tensor) -> None:
-    """Add the tensor at `place` to `features`: a whole feature, or one part of its SparseRows, in a dict of parts."""
+    """Add the tensor at `place` to `features`: a whole feature, or one part of SparseRows, to a dict of their parts."""
     rows = features.setdefault((place.type_, place.name), {} if place.part else value)
     if place.part and isinstance(rows, dict):
         rows[place.part] = value
@@ -201,7 +201,7 @@ def _add(features: dict[tuple[_Type, str], Any], place: _Place, value: Tensor) -
 
 
 def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the fields of a MiniBatch by name; their tensors are those of the message.
+    """Return {field of a MiniBatch: value}, without copying tensors.
 
     Raises:
         TypeError, ValueError: See MiniBatch.from_message.
@@ -293,7 +293,9 @@ def _as_field(by_type: Mapping[Any, Any]) -> Any:
 
 
 def _as_features(features: Mapping[tuple[Any, str], Any]) -> dict[Any, Any]:
-    """Return features in a minibatch's form: by (type, name), or by name; parts of sparse rows become SparseRows."""
+    """Return features as a minibatch has them: {(type, name): rows}, or {name: rows} without types. Parts of sparse
+    rows become SparseRows.
+    """
     whole: dict[Any, Any] = {
         key: _rows_from(rows, key[1]) if isinstance(rows, dict) else rows for key, rows in features.items()
     }
@@ -302,5 +304,5 @@ def _as_features(features: Mapping[tuple[Any, str], Any]) -> dict[Any, Any]:
 
 
 def in_order_of_types(features: Mapping[tuple[Any, str], Tensor]) -> dict[tuple[Any, str], Tensor]:
-    """Return features by (type, name) in the order of the types; within a type the order stays."""
+    """Return {(type, name): rows} in the order of the types; within a type the order stays."""
     return dict(sorted(features.items(), key=lambda item: item[0][0]))

@@ -1,8 +1,8 @@
 """MiniBatch: the value that flows between stages. A stage returns a new minibatch and leaves its input unchanged.
 
 Annotations: a field that is a tensor over a graph without types, and a dict of tensors over a graph with types, is a
-`Tensor | Any`. With `Tensor | dict` a type checker would demand a test in every line, though the graph fixes the form.
-Over a graph with types, `isinstance(minibatch.seeds, dict)` informs the checker.
+`Tensor | Any`. With `Tensor | dict` a type checker would demand a test in every line, though the graph decides which of
+the two it is. Over a graph with types, `isinstance(minibatch.seeds, dict)` informs the checker.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class MiniBatch(Movable):
 
     Node types are str, edge types tuples (src, rel, dst) of str. In a heterogeneous graph the fields are dicts in the
     order of the types. `seeds` and the fields aligned with them are {node type: tensor}, or for links {edge type:
-    tensor}, with all types of the item set, also where n is 0. `input_nodes` and `batch` are {node type: tensor}, with
-    all node types of the graph. Each of `blocks` is {edge type: Block}, with the edge types that some hop draws from.
-    Features have keys (type, name) in place of names.
+    tensor}; all types of the item set are there, also those without a seed. `input_nodes` and `batch` are {node type:
+    tensor}, with all node types of the graph. Each of `blocks` is {edge type: Block}, with the edge types that some hop
+    draws from. Features have keys (type, name) in place of names.
 
     Attributes:
         seeds: ids [n], or [n, 2] pairs, or [n, k]: the nodes or links that the minibatch is built for. In pairs of an
@@ -52,10 +52,10 @@ class MiniBatch(Movable):
         indexes: int64 [n], the query to which each seed belongs.
         compacted_seeds: the seeds as local ids, in the shape of `seeds`.
         input_nodes: ids [num_nodes], distinct, in the order of the local ids; the seeds come first. With disjoint
-            trees they are distinct within each tree; in a temporal sample, for each time.
+            trees the ids are distinct within each tree. A temporal sample may have a node once for each time.
         blocks: one Block a hop; `blocks[0]` is the input layer, `blocks[-1]` ends at the seeds.
-        node_features: {name: [num_nodes, ...]}, rows aligned with `input_nodes`; SparseRows of a SparseFeature.
-        edge_features: one {name: [num_edges, ...]} for each of `blocks`, rows aligned with its edges.
+        node_features: {name: [num_nodes, ...]}, rows aligned with `input_nodes`; a SparseFeature gives SparseRows.
+        edge_features: one {name: [num_edges, ...]} for each of `blocks`, rows aligned with the edges of the block.
         timestamps: [n], the time of each seed.
         batch: int64 [num_nodes], for each input node the position in `seeds` of the seed in whose tree it is (disjoint
             sampling). With types the positions are counted over all types, type by type in sorted order.
@@ -118,8 +118,8 @@ class MiniBatch(Movable):
         return made
 
     def _kept_by_consumer(self) -> Callable[[], object]:
-        """Return a function of no arguments that returns the object that the consumer of a loader gets, None once that
-        object is freed.
+        """Return a function without arguments. It returns the object that the consumer of a loader gets, or None once
+        this object is freed.
         """
         return weakref.ref(self)
 
@@ -130,8 +130,8 @@ class MiniBatch(Movable):
         return made
 
     def _copied(self) -> MiniBatch:
-        """Return a minibatch with the same values. Each stage gets a copy, and a loop over the fields takes six times
-        as long.
+        """Return a minibatch with the same values. Each stage gets a copy, so this must be fast: a loop over the fields
+        takes six times as long.
         """
         made = object.__new__(type(self))
         made.seeds = self.seeds
@@ -148,7 +148,7 @@ class MiniBatch(Movable):
         made.epoch = self.epoch
         made.index = self.index
         made.rng = self.rng
-        if type(self) is not MiniBatch:  # a class with more fields
+        if type(self) is not MiniBatch:  # a subclass with more fields
             for name in self.__dataclass_fields__:
                 setattr(made, name, getattr(self, name))
         return made
@@ -186,7 +186,7 @@ class MiniBatch(Movable):
 
     @classmethod
     def from_message(cls, message: Mapping[str, Tensor]) -> MiniBatch:
-        """Return the minibatch that `to_message` flattened; its tensors are those of the message.
+        """Return the minibatch that `to_message` flattened. It shares the tensors of the message.
 
         Raises:
             TypeError: The value of a key is no tensor.
@@ -200,37 +200,38 @@ class MiniBatch(Movable):
         return digest_message(self.to_message())
 
     def to_pyg(self) -> torch_geometric.data.Data | torch_geometric.data.HeteroData:
-        """Return the minibatch as a `Data`, with types as a `HeteroData`, in the form of PyG's NeighborLoader; needs
-        torch_geometric.
+        """Return the minibatch as a `Data`, or with types as a `HeteroData`, as PyG's NeighborLoader returns them.
+        Needs torch_geometric.
 
-        Sample with `frontier="new"`: like PyG, it draws once for each node, in the hop after the one that found it.
+        Sample with `frontier="new"`: as in PyG, each node is then drawn for once, in the hop after the hop that found
+        the node.
 
-        * `edge_index`: int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as row numbers
-          of `n_id`; so messages flow towards the seeds. The hop next to the seeds comes first.
+        * `edge_index`: int64 [2, num_edges], row 0 the source and row 1 the destination of each edge, as positions in
+          `n_id`; so messages flow towards the seeds. The hop next to the seeds comes first.
         * `n_id`: the id of each node in the graph; `x` and all node features have the same rows. The seeds come first,
-          row i for seed i. A repeated seed has a row for each of its places, all with the same in-edges (PyG draws for
-          each place anew), so `out[:batch_size]` has a row for each seed. In `blocks` it has one row.
+          row i for seed i. A seed that is given k times has k rows, all with the same in-edges (PyG draws anew for each
+          of them), so `out[:batch_size]` has a row for each seed. In `blocks` such a seed has one row.
         * `e_id`: the id of each edge, if the blocks have edge ids. Edge features have the same rows.
         * `batch_size`: the number of seeds. `y`: the labels, a row for each seed; PyG has a row for each node, and
           `y[:batch_size]` is right in both. `input_id`: the `indexes` of the item set, if it has some. `seed_time`:
-          its timestamps.
+          the `timestamps` of the item set.
         * `batch`, after a sampler with `disjoint=True`: the position of the seed in whose tree a node is; for links, as
-          in PyG, the number of the link. Both ends of a link have a tree. `n_id` holds a node once for each tree.
+          in PyG, the position of the link. Both ends of a link have a tree. `n_id` has a node once for each tree.
         * `num_sampled_nodes`, `num_sampled_edges`: new nodes and edges of each hop, from the seeds outwards, for
           `torch_geometric.utils.trim_to_layer`. They are left out unless the sampler's `subgraph_type` is
-          "directional". With types and seeds [n, k], they are also left out if the ids do not tell of which of the two
-          node types the negatives are, as in tiny graphs.
-        * Pairs of nodes as seeds give, like PyG's LinkNeighborLoader, `edge_label_index` [2, n], `edge_label` and
-          `edge_label_time` in place of `batch_size`, `y` and `seed_time`; each node has one row.
+          "directional". With types and seeds [n, k], they are also left out if the ids do not show which of the two
+          node types the negatives have, as in tiny graphs.
+        * If the seeds are pairs, there are `edge_label_index` [2, n], `edge_label` and `edge_label_time` in place of
+          `batch_size`, `y` and `seed_time`, as from PyG's LinkNeighborLoader; each node has one row.
         * `seed_local_id`: the row of each seed, in the shape of `seeds`.
 
         The feature "feat" or "x" becomes `x`; other features and `extra` keep their names. SparseRows of nodes become a
         sparse CSR tensor. Absent fields are not set.
 
         With types, `data[node_type]` and `data[edge_type]` have the same attributes, for all node types and all edge
-        types of the blocks, also empty ones. Attributes of the seeds are with their type, for pairs the edge type; a
-        minibatch may have seeds of several types. For each type, `num_sampled_nodes` has one entry more than hops,
-        `num_sampled_edges` one entry a hop. So `torch_geometric.nn.to_hetero`, HeteroConv and
+        types of the blocks, also empty ones. Attributes of the seeds are in the store of their type; pairs have an edge
+        type. A minibatch may have seeds of several types. For each type, `num_sampled_nodes` has one entry more than
+        hops, `num_sampled_edges` one entry a hop. So `torch_geometric.nn.to_hetero`, HeteroConv and
         `trim_to_layer` run on `x_dict`, `edge_index_dict`, `num_sampled_nodes_dict` and `num_sampled_edges_dict`.
 
         A model over this Data equals the same layers over `blocks` with `frontier="all"` and fanouts -1, or with one
@@ -238,7 +239,7 @@ class MiniBatch(Movable):
 
         Raises:
             ImportError: torch_geometric is not installed.
-            TypeError: Edges have SparseRows.
+            TypeError: An edge feature is SparseRows.
             IndexError: A compacted seed is no destination of the hop at the seeds.
             ValueError: The minibatch was not sampled; or a later hop drew other in-edges for a node, which Data cannot
                 hold (`frontier="all"` with a fanout below the in-degree, or with replacement); or the rows of seeds,

@@ -1,7 +1,7 @@
-"""A minibatch as PyG's `Data` or `HeteroData`, in the form of PyG's own NeighborLoader; MiniBatch.to_pyg has the
+"""Turn a minibatch into PyG's `Data` or `HeteroData`, as PyG's NeighborLoader returns them. MiniBatch.to_pyg has the
 contract.
 
-flat.py makes its nodes and edges. With types each node type has rows of its own. A `Data` is filled like a HeteroData
+flat.py makes the nodes and edges. With types each node type has rows of its own. A `Data` is filled like a HeteroData
 of the one node type None and the one edge type None.
 """
 
@@ -93,8 +93,8 @@ def pyg_data(minibatch: Any) -> Data | HeteroData:
 
 
 def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
-    """Raise ValueError if fields of the seeds, those of `extra` included, differ in their numbers of rows, or if
-    compacted_seeds is missing.
+    """Raise ValueError if two fields of the seeds have different numbers of rows, or if compacted_seeds is missing.
+    Entries of `extra` are fields of the seeds too.
     """
     compacted = plain.get("compacted_seeds")
     aside = ("compacted_seeds", "input_nodes", "batch")
@@ -164,7 +164,7 @@ def _set_features(
     becomes x.
 
     Raises:
-        ValueError: Two of them would have one name, or a name hides an attribute of the store.
+        ValueError: Two values would have the same name, or a name hides an attribute of the store.
     """
     features = {"x" if name == "feat" else name: value for name, value in of_nodes.items()}
     if len(features) < len(of_nodes):
@@ -185,7 +185,7 @@ def _set_features(
 
 
 def _types_of_seeds(*fields: Mapping[str, Mapping[Any, Tensor]]) -> list[Any]:
-    """Return the types of the seeds, as the given fields have them."""
+    """Return the types of the seeds that the given fields have, each once."""
     aside = ("input_nodes", "batch")
     return [*dict.fromkeys(type_ for field in fields for name in field if name not in aside for type_ in field[name])]
 

@@ -1,4 +1,4 @@
-"""SparseRows: rows with few values that are not zero; the form of a SparseFeature's rows in a minibatch."""
+"""SparseRows: rows with few values that are not zero. In a minibatch, the rows of a SparseFeature are SparseRows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["SparseRows"]
 
 @dataclass(frozen=True, eq=False)
 class SparseRows(Movable):
-    """Rows [n, num_columns] by their entries: row `i` has `values[indptr[i]:indptr[i + 1]]`, in the columns
-    `indices[indptr[i]:indptr[i + 1]]`, and zeros elsewhere.
+    """Rows [n, num_columns], given by their entries: row `i` has `values[indptr[i]:indptr[i + 1]]` in the columns
+    `indices[indptr[i]:indptr[i + 1]]`, and zeros in the other columns.
 
     Attributes:
         indptr: int64 [n + 1].
         indices: int32 or int64 [num_entries], each in [0, num_columns).
         num_columns: number of columns, such as the words of a vocabulary.
-        values: [num_entries] of any dtype, or None: all of them are 1.
+        values: [num_entries] of any dtype. None: all values are 1.
     """
 
     indptr: Tensor
@@ -37,7 +37,7 @@ class SparseRows(Movable):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the values; float32 if all of them are 1."""
+        """Dtype of the values; float32 if `values` is None."""
         return torch.float32 if self.values is None else self.values.dtype
 
     @property
@@ -56,8 +56,8 @@ class SparseRows(Movable):
         """Return the arguments of a `torch.nn.EmbeddingBag`, (input, offsets, per_sample_weights), for
         `embedding(*rows.bag())`.
 
-        The weights are the values, which must have the dtype of the embedding, and need its `mode="sum"`; they are
-        None if all values are 1, which serves every mode.
+        per_sample_weights are the values. They must have the dtype of the embedding, and its mode must be "sum". If
+        they are None, all values are 1, and every mode is allowed.
         """
         return self.indices, self.indptr[:-1], self.values
 

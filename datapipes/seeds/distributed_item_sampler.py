@@ -5,8 +5,8 @@ draw alike. Either all ranks cut the same global order; together they then make 
 alone. Or each rank cuts an item set of its own.
 
 Ranks that cut the same order compare their item sets and arguments through the store of their process group. No rank
-waits for another there, since rank 0 may evaluate alone. So the first rank writes what it has into the store. A later
-rank that differs raises at once, and the first rank raises when its epoch begins.
+waits for another there, since rank 0 may evaluate alone. So the first rank writes its digest and arguments into the
+store. A later rank that differs raises at once, and the first rank raises when its epoch begins.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _MOST_LINES = 8  # lines of the program that tell samplers apart
 
 
 class DistributedItemSampler(ItemSampler):
-    """Start this rank's share of the minibatches; every rank gets the same number.
+    """Start this rank's share of the minibatches; all ranks get equally many.
 
-    All ranks are given the same, whole item set, unless they say `local_items=True`. In a process group the digest and
-    the arguments of the first sampler that a line of the program builds are compared between ranks; a difference is
+    Give all ranks the same, whole item set, unless you pass `local_items=True`. In a process group the digest and the
+    arguments of the first sampler that a line of the program builds are compared between ranks; a difference is
     refused. Without a group nothing is compared, as `explain()` says.
 
     Args:
-        rank, world_size: the number of this process, and how many processes there are; pass both or neither. Default:
-            those of the default process group of torch.distributed, which must then be initialised.
-        drop_uneven: leave out the last round if it has no new minibatch for some rank. Otherwise these ranks get
-            minibatches from the start of the order again, under a new index. With `local_items`, True gives all ranks
-            as many minibatches as the rank with the fewest has, False as many as the rank with the most.
+        rank, world_size: the rank of this process, and how many processes there are; pass both or neither. By default
+            both are taken from the default process group of torch.distributed, which must then be initialised.
+        drop_uneven: leave out the last round if some rank would get no new minibatch in it. Otherwise such a rank gets
+            a minibatch from the start of the order again, under a new index. With `local_items`, all ranks get as many
+            minibatches as the rank with the fewest has (True), or as the rank with the most has (False).
         local_items: whether each rank has an item set of its own, such as the training nodes of its part. Step i of
             rank r is minibatch i * world_size + r, and each rank shuffles in an order of its own. The state names rank,
-            world size, steps and items, so each rank saves and loads its own; another number of ranks cannot resume it.
-        num_steps: minibatches of an epoch on each rank, with `local_items` only, the same on all ranks. By default the
-            ranks agree on it here, through the store of the default process group, so all of them must build the
-            sampler; they wait for each other as long as that group's `timeout`. A rank with fewer minibatches begins
-            its order again, under new indices; a rank with more leaves out the rest of its order, which differs by
-            epoch if it shuffles. Once the ranks have agreed, the sampler behaves as if `num_steps` had been given.
+            world size, steps and items. So each rank saves and loads its own state, and the number of ranks must stay.
+        num_steps: (only with `local_items`) minibatches of an epoch on each rank, equal on all ranks. By default the
+            ranks agree on `num_steps` here, through the store of the default process group. Then all ranks must build
+            the sampler, and wait for each other up to that group's `timeout`. A rank with fewer minibatches begins its
+            order again, under new indices. A rank with more minibatches leaves out the rest of its order; with shuffle
+            the rest differs by epoch. Once the ranks have agreed, the sampler behaves as if `num_steps` had been given.
         other arguments: as for ItemSampler.
 
     Raises:
@@ -59,7 +59,8 @@ class DistributedItemSampler(ItemSampler):
             without local_items=True, or with drop_uneven=True; local_items=True with several ranks has neither
             num_steps nor a process group of these ranks; ranks without local_items have different item sets or
             arguments; or ItemSampler refuses an argument, such as an empty item set.
-        RankError: Another rank could not build its sampler, or did not come in time; a ValueError that names it.
+        RankError: Another rank could not build its sampler, or did not come in time. It is a ValueError, and names the
+            rank.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class DistributedItemSampler(ItemSampler):
             with Ranks(self.name, group_timeout_s(), failed="could not build its sampler") as ranks:
                 super().__init__(item_set, batch_size, **cut)  # inside: an error here ends the other ranks too
                 self._num_steps = ranks.agreed(self._num_cut, min if drop_uneven else max)
-            drop_uneven = False  # states and copies need only the number
+            drop_uneven = False  # states and copies need only num_steps
             self._arguments[1].update(num_steps=self._num_steps, drop_uneven=False)
         else:
             super().__init__(item_set, batch_size, **cut)
@@ -123,7 +124,7 @@ class DistributedItemSampler(ItemSampler):
             )
 
     def _compare(self) -> str:
-        """Raise ValueError if this rank differs from another rank. Return "", or why nothing was compared.
+        """Raise ValueError if this rank differs from another rank. Return why this sampler was not compared, else "".
 
         Samplers that one line of the program builds, called from the same lines, belong together. Only the first of
         them is compared, since a rank may build further samplers alone. A copy of a sampler, in this process or a fork,
@@ -181,7 +182,7 @@ class DistributedItemSampler(ItemSampler):
 
     @property
     def num_batches(self) -> int:
-        """Number of minibatches in an epoch over all ranks; padding is left out, but counts with `local_items`."""
+        """Number of minibatches in an epoch over all ranks. Padding is counted only with `local_items`."""
         return self.num_steps * self.world_size if self.local_items else self._num_cut
 
     @property
@@ -203,7 +204,8 @@ class DistributedItemSampler(ItemSampler):
         return step % self._num_cut
 
     def _order_number(self) -> int:
-        # With equal orders a step would join items at equal places of all ranks, such as items of one class.
+        # With one order for all ranks, a step would join the items at the same position of every rank, such as items of
+        # one class.
         return self.rank if self.local_items else 0
 
     def fingerprint(self) -> Fingerprint:

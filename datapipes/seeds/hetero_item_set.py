@@ -1,7 +1,7 @@
 """HeteroItemSet: item sets of several node types, or of several edge types, as one set.
 
 The items are numbered type by type, in sorted order of the types. ItemSampler permutes them as one set, so a minibatch
-holds items of several types. Within a type, items keep the order in which the permutation visits them.
+has items of several types. Within a type, items keep the order in which the permutation visits them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class HeteroItemSet(Hashed):
     """The seeds of several node types, or of several edge types, and the values that belong to each seed.
 
     In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type
-    without a seed in the minibatch. `labels` and other names have the types whose item sets have them. Your own names
-    become `minibatch.extra[name]`, {type: rows}.
+    without a seed in the minibatch. `labels` and other names have the types whose item sets have this name. Your own
+    names become `minibatch.extra[name]`, {type: rows}.
 
     Args:
         item_sets: {type: ItemSet}. The keys are all node types or all edge types; their order does not matter. Seeds of
             a node type are ids [n] (or an int, or a mask). Seeds of an edge type (src, rel, dst) are pairs [n, 2]:
-            column 0 holds nodes of the type src, column 1 of the type dst; or [n, k] with more nodes of the type dst,
-            such as negatives. For an edge type the text "src:rel:dst" is accepted too: a text is an edge type if its
-            seeds are pairs.
+            column 0 has nodes of the type src, column 1 of the type dst. Or they are rows [n, k], whose further columns
+            have nodes of the type dst, such as negatives. The text "src:rel:dst" is accepted as an edge type too: a
+            text is taken for an edge type if its seeds are pairs.
     Raises:
         TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
     """
@@ -69,8 +69,8 @@ class HeteroItemSet(Hashed):
     def __getitem__(self, index: Any) -> dict[Any, Any]:
         """Return {type: item} at an int, or {type: items} at a slice, a list or a tensor of positions [n].
 
-        Items have the form of `ItemSet.__getitem__`; types without an item there are left out. The items are numbered
-        through all types, type by type.
+        An item is what `ItemSet.__getitem__` returns; types without an item at these positions are left out. The items
+        are numbered through all types, type by type.
 
         Raises:
             IndexError: A position is outside the items.
@@ -86,7 +86,7 @@ class HeteroItemSet(Hashed):
     def take(self, positions: Tensor) -> dict[str, dict[Any, Tensor]]:
         """Return {name: {type: rows}} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
 
-        Rows of a type keep the order of `positions`. O(n log n + number of types).
+        Rows of a type keep the order of `positions`. Time O(n log n + number of types).
 
         Raises:
             IndexError: A position is outside the items.
@@ -98,7 +98,7 @@ class HeteroItemSet(Hashed):
         return taken
 
     def _places(self, positions: Tensor) -> list[Tensor]:
-        """Return for each type the `positions` that fall to it, in their order, as places within its item set."""
+        """Return for each type which of its items are at `positions`, in this order, as positions in its item set."""
         # By NumPy: torch would wake its threads, which takes longer than the work.
         items = positions.numpy()
         outside = (items < 0) | (items >= len(self))
@@ -111,7 +111,7 @@ class HeteroItemSet(Hashed):
         return [torch.from_numpy(places - begin) for places, begin in zip(grouped, begins, strict=True)]
 
     def _refuse_empty(self, where: str) -> None:
-        """Raise ValueError if a type has no items; `where` is the stage that needs some."""
+        """Raise ValueError if a type has no items; `where` is the stage that needs items."""
         for kind, items in self.item_sets.items():
             if len(items) == 0:
                 raise ValueError(
@@ -159,7 +159,7 @@ def _sorted_by_type(item_sets: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
         try:
             check_edge_type("HeteroItemSet", key)
         except ValueError as error:
-            if not isinstance(key, str):  # else it may have been meant as a node type
+            if not isinstance(key, str):  # a text may have been meant as a node type
                 raise
             raise ValueError(
                 f"{error} Its seeds have shape {_shape_of(items)}, which are pairs of an edge type; seeds of a node "

@@ -87,11 +87,11 @@ class ItemSampler(SeedStage):
         return self._num_cut
 
     def _place_of(self, index: int) -> int:
-        """Return the number, within the item set, of the minibatch at the global position `index`."""
+        """Return which minibatch of the item set, counted from 0, is at the global position `index`."""
         return index % self._num_cut
 
     def _order_number(self) -> int:
-        """Return a number for the random key of the order: the item sets of one job get different orders by it."""
+        """Return a number for the random key of the order. Different numbers give different orders."""
         return 0
 
     def make_minibatch(self, rng: RngKey) -> MiniBatch:

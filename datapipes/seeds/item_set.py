@@ -28,7 +28,7 @@ from datapipes.minibatch import MiniBatch
 __all__ = ["ItemSet"]
 
 ROWS = 1024  # rows that an iteration takes at a time
-FEW = 2**10  # up to so few positions torch takes the rows; more are gathered by our kernel, into recycled memory
+FEW = 2**10  # torch takes the rows of up to this many positions; our kernel takes more, into recycled memory
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
 _TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs"}) - {*ITEM_NAMES}
 
@@ -39,11 +39,11 @@ class ItemSet(Hashed):
     Args:
         items: an int n for the ids 0 .. n-1; a tensor of node ids [n], pairs [n, 2] or [n, k]; or a tuple of these, of
             equal length. NumPy arrays are viewed. Tensors may be non-contiguous or memory-mapped. Seeds may also be a
-            bool mask over the nodes, [num_nodes]: the ids of its True places. Other items of the mask's length are then
-            taken at the same places; items with one row for each True place stay.
+            bool mask over the nodes, [num_nodes]; the seeds are then the ids of its True places. Other items of the
+            mask's length are taken at the same places; items with one row for each True place stay as they are.
         names: the MiniBatch field of each tensor: "seeds", or a sequence such as ("seeds", "labels"). Default: the
-            first names of ("seeds", "labels", "indexes", "timestamps"). Any other name is free, such as "weights":
-            its rows become `minibatch.extra["weights"]`. Other fields of MiniBatch cannot be named.
+            first names of ("seeds", "labels", "indexes", "timestamps"). You may also use names of your own: rows named
+            "weights" become `minibatch.extra["weights"]`. Other fields of MiniBatch cannot be named.
     Raises:
         TypeError, ValueError: The seeds are not ids, lengths differ, or a name is not allowed.
     """
@@ -89,7 +89,7 @@ class ItemSet(Hashed):
                 self._tensors[name] = _check_item(name, value)
         mask = self._tensors.get("seeds")
         if mask is not None and mask.dtype == torch.bool:
-            ids = mask.nonzero().flatten()  # of its True places, where the other items are taken
+            ids = mask.nonzero().flatten()  # of the True places, at which the other items are taken
             of_mask = [name for name, tensor in self._tensors.items() if tensor.shape[0] == mask.shape[0]]
             self._tensors.update({name: self._tensors[name][ids] for name in of_mask})
             self._tensors["seeds"] = ids
@@ -104,8 +104,9 @@ class ItemSet(Hashed):
     def of_edges(graph: Any, edge_type: Any = None, edge_ids: Any = None) -> Any:
         """Return the edges of a graph as items: pairs, source and destination, and the edge ids as `extra["edge_ids"]`.
 
-        Without `edge_ids`, edges stand in the order of the graph: by destination, then by place among its in-edges;
-        else in the order of the ids. The set takes 24 bytes an edge, 16 if ids are int32.
+        Without `edge_ids`, the edges are in the order of the graph: by destination, then by position among the in-edges
+        of the destination. With `edge_ids`, they are in the order of these ids. Memory: 24 bytes an edge, or 16 if ids
+        are int32.
 
         Args:
             graph: a CSCGraph or HeteroCSCGraph; from a DistGraph, the edges of the part in this process are taken.
@@ -116,7 +117,7 @@ class ItemSet(Hashed):
             An ItemSet; for a graph with types, a HeteroItemSet.
         Raises:
             TypeError, ValueError: There is no such type, no edge, or all parts are behind servers.
-            IndexError: No edge has one of the ids; the message names the first.
+            IndexError: An id is the id of no edge; the message names the first such id.
         """
         make = getattr(graph, "_edge_items", None)
         if make is None:
@@ -133,7 +134,7 @@ class ItemSet(Hashed):
         """Return the item at an int, or the items of a slice, a list or a tensor of positions [n]; new tensors.
 
         Returns:
-            Rows of the set's only tensor; for several tensors, a tuple in the order of `names`. `take` names them.
+            Rows of the set's only tensor; for several tensors, a tuple in the order of `names`. `take` returns a dict.
         Raises:
             IndexError: A position is outside the items; ints and slices may count from the end.
         """
@@ -184,12 +185,12 @@ class ItemSet(Hashed):
         }
 
     def _refuse_empty(self, where: str) -> None:
-        """Raise ValueError if there are no items; `where` is the stage that needs some."""
+        """Raise ValueError if there are no items; `where` is the stage that needs items."""
         if len(self) == 0:
             raise ValueError(f"{where}: found an item set of 0 items; at least 1 is needed. Check how it was split.")
 
     def digest(self) -> str:
-        """Return a digest of the items, 32 hexadecimal digits; every byte counts. Each tensor is read once.
+        """Return a digest of the items, 32 hexadecimal digits; it depends on every byte. Each tensor is read once.
 
         Raises:
             ValueError: A tensor was changed in place after a minibatch or a digest was made from it.
@@ -206,7 +207,7 @@ class ItemSet(Hashed):
 
 
 def kept_bytes(items: tuple[Any, ...], names: Any) -> int:
-    """Return how many bytes of tensors an ItemSet of these items keeps: for a mask its ids, eight bytes each."""
+    """Return how many bytes of tensors an ItemSet of these items keeps. Of a mask it keeps the ids, 8 bytes each."""
     tensors = [tensor for tensor in items if isinstance(tensor, Tensor)]
     at = names.index("seeds") if isinstance(names, (list, tuple)) and "seeds" in names else len(items)
     mask = items[at] if at < len(items) else None

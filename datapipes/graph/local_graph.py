@@ -68,7 +68,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     @property
     def edge_types(self) -> tuple[Any, ...]:
-        """The edge types (src, rel, dst), sorted; (None,) without types. A type's position is part of the random key."""
+        """The edge types (src, rel, dst), sorted; (None,) without types. A type's position goes into the random key."""
         return tuple(self._by_type().relations)
 
     @property

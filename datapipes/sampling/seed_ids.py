@@ -147,7 +147,7 @@ def _no_types(where: str, seeds: str, graph: Graph) -> TypeError:
 
 
 def _check_typed(where: str, key: Any, seeds: Any, graph: Graph) -> None:
-    """Raise TypeError or ValueError if seeds of a type are no ids or have a wrong shape, or the graph lacks the type."""
+    """Raise TypeError or ValueError if seeds of a type are no ids or have a wrong shape, or the graph lacks it."""
     ids = check_seeds(where, f"seeds of {shown(key)}", seeds)
     if isinstance(key, str):
         known_node_type(where, key, graph.node_types)

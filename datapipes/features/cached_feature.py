@@ -120,10 +120,10 @@ class CPUCachedFeature(CachingFeature):
               not kept unless it was asked for more often than that row.
             - "lru": the row whose last request is longest ago.
             - "static": no row; `counts` decides which rows are kept.
-        counts: int64 [count], how often each row is asked for, `count_accesses(loader)[key]`. The rows with the largest
-            counts are read when the cache is built; of rows with equal counts, those with smaller ids.
+        counts: for "static": int64 [count], how often each row is asked for, `count_accesses(loader)[key]`. The rows
+            with the largest counts are read when the cache is built; of rows with equal counts, those with smaller ids.
         share_with: another CPUCachedFeature whose rows have the same number of bytes. This cache then keeps its rows in
-            the memory of that cache, with its policy; leave out max_bytes and policy.
+            the memory of that cache, by its policy; leave out max_bytes, policy and counts.
     Raises:
         ValueError: max_bytes has no room for a row, or an argument does not fit the others.
         MemoryError: There is less memory than max_bytes.
@@ -320,7 +320,7 @@ def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
         loader: a chain or a DataLoader, with a FeatureFetcher.
         epochs: number of epochs to count.
     Raises:
-        ValueError: Nothing is fetched.
+        ValueError: The loader has no FeatureFetcher.
     """
     check_int("count_accesses", "epochs", epochs, 1)
     fetchers = StageGraph(loader).find(FeatureFetcher)

@@ -216,7 +216,7 @@ class DiskFeature(StoredFeature):
 
     @contextmanager
     def _open_to_write(self) -> Iterator[int]:
-        """Context manager: give a descriptor to write to the file. What the `with` block writes is no refused change.
+        """Context manager: give a descriptor to write to the file. Writes in the `with` block do not count as changes.
 
         Raises:
             ValueError: The file has changed since it was opened.

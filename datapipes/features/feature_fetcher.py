@@ -69,7 +69,8 @@ class FeatureFetcher(MiniBatchTransformer):
         KeyError: The store has no such feature.
         ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids. Or edge features are asked
             for, but the sampler upstream returns no edge ids. Or the graph has no such type, or the sampler does not
-            draw from it. Or the names are by type, but the graph has no types; or the names are a list, but it has.
+            draw from that type. Or the names are by type and the graph has no types, or they are a list and the graph
+            has types.
     """
 
     _does = "gather"

@@ -35,8 +35,8 @@ NO_ORDER = 2**63 - 1  # the order of an id that was found or has no row
 class GPUCachedFeature(CachingFeature):
     """A feature whose rows are kept in the memory of a GPU, as many as fit, and read with ids on that GPU.
 
-    The id of a row determines the 16 slots in which it may be kept. A new row replaces the row in these slots that was
-    asked for longest ago, but never a row of the same read. Which rows are kept depends on the reads alone. If the
+    The id of a row determines the 16 slots in which the row may be kept. A new row replaces the row in these slots that
+    was asked for longest ago, but never a row of the same read. Which rows are kept depends on the reads alone. If the
     feature is a page-locked TensorFeature, the GPU itself reads the missing rows, and the host does not wait. Otherwise
     a read waits until the GPU has found which rows are missing; the feature reads these rows, with ids in host memory,
     and they are copied to the GPU.

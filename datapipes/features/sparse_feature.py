@@ -28,8 +28,8 @@ class SparseFeature(Feature):
     """Rows [count, num_columns] in CSR form, in tensors or arrays in host memory.
 
     The arrays are viewed, so they may be memory-mapped. A minibatch has the rows as SparseRows, which give a sparse CSR
-    tensor by `rows.csr()`, or the arguments of `torch.nn.EmbeddingBag` by `rows.bag()`. Their size grows
-    with the number of entries: workers, servers and copies carry no zeros.
+    tensor by `rows.csr()`, or the arguments of `torch.nn.EmbeddingBag` by `rows.bag()`. Their bytes grow with their
+    entries: workers, servers and copies carry no zeros.
 
     Args:
         indptr: int64 [count + 1]; the entries of row `i` are `indptr[i]:indptr[i + 1]`. int32 is copied to int64.

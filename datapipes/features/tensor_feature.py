@@ -52,8 +52,8 @@ class TensorFeature(Pinnable, StoredFeature):
     Raises:
         TypeError: stored_as is given, and the tensor is not float32.
         ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device; or the values of a row
-            lie apart, and the tensor is memory-mapped or expanded. Or stored_as cannot hold a value: for
-            int8 NaN or an infinity, for the others a finite value beyond their largest (float16: 65504).
+            lie apart, and the tensor is memory-mapped or expanded. Or stored_as cannot hold a value: for int8 NaN or an
+            infinity, for the others a finite value beyond their largest (float16: 65504).
         MemoryError: The stored rows or the copy do not fit into memory.
     Cost: with stored_as the tensor is read once, for int8 twice, in pieces. Without it, only rows whose values lie
     apart are copied.
@@ -95,8 +95,8 @@ class TensorFeature(Pinnable, StoredFeature):
             ids: may lie on a GPU if the rows are page-locked or lie on that GPU. The read is then queued on the current
                 stream of the GPU, and the host does not wait. See Feature.reads_on for ids without a row.
             out: memory for the rows, which is filled and returned: [n, *shape] of the same dtype, contiguous, in host
-                memory (it may be pinned), not overlapping the rows or the ids. By default the rows are in a
-                new tensor, whose memory may be recycled from earlier minibatches. Not allowed for ids on a GPU.
+                memory (it may be pinned), not overlapping the rows or the ids. By default the rows are in a new tensor,
+                whose memory may be recycled from earlier minibatches. Not allowed for ids on a GPU.
         """
         if self.stored_as is None:
             return self._read_stored(ids, out)

@@ -175,7 +175,7 @@ def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) 
 
 @contextmanager
 def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
-    """Turn whatever reading a corrupt header raises into a ValueError that names the file."""
+    """Context manager: turn whatever reading a corrupt header raises into a ValueError that names the file."""
     try:
         yield
     except (ValueError, KeyError, TypeError, RecursionError) as error:

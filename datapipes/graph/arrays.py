@@ -76,7 +76,7 @@ class TypedRelation:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges; each parallel edge counts."""
+        """Number of edges, parallel edges included."""
         return int(self.indices.shape[0])
 
 

@@ -173,7 +173,7 @@ class Choice:
         return [[rng.hop_key(hop, number) for number in edge_numbers] for hop in range(num_hops)], self
 
     def at(self, hop: int, places: Sequence[int]) -> Choice:
-        """Return the Choice to send for one hop; `places` are positions of its edge types among the sampled ones."""
+        """Return the Choice to send for one hop; `places`: positions of its edge types among those sampled."""
         return self
 
     def refuse_contradictions(self) -> None:

@@ -1,8 +1,7 @@
 """Convert graphs of other libraries to the arrays of a graph; all converters use one stable sort by destination.
 
-A graph with types becomes one edge_index for each edge type. Each type is sorted separately, so the order of the
-edge types does not matter. The converters return plain tensors, so this module does not need the
-classes of graphs.
+A graph with types becomes one edge_index for each edge type. Each type is sorted separately, so the order of the edge
+types does not matter. The converters return plain tensors, so this module does not need the classes of graphs.
 """
 
 from __future__ import annotations

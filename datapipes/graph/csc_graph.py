@@ -109,7 +109,7 @@ class CSCGraph(LocalGraph):
 
         Args:
             edges: the sources and destinations, in one of these forms:
-                - an array [2, num_edges] or [num_edges, 2], or the path of a .npy file of such an array;
+                - an array [2, num_edges], sources first, or [num_edges, 2], or the path of a .npy file of such an array;
                 - a pair (sources, destinations) of arrays or of paths of .npy files;
                 - a file of pairs with the suffix .int32 or .int64;
                 - a Parquet or CSV file with the columns "src" and "dst", or with only two columns. A first line with
@@ -129,9 +129,10 @@ class CSCGraph(LocalGraph):
             IndexError: An end of an edge is no node.
             ValueError, TypeError: `edges` is none of the above, or differs from the edges of a killed build; a file was
                 truncated, or changed at its URI while it was read.
-            FileExistsError: The folder holds something else. BlockingIOError: Another process is writing to it.
+            FileExistsError: The folder has other contents.
+            BlockingIOError: Another process is writing to the folder.
             OSError: The disk is full, or a file cannot be read. The files of the build are then removed.
-            ModuleNotFoundError: A package that reads tables, or a URI, is not installed.
+            ModuleNotFoundError: The package that reads tables, or the package that reads URIs, is not installed.
         """
         from datapipes.ingest.build import Wanted, build_graph  # an annex
 

@@ -235,7 +235,7 @@ class KeptTopology:
     """The `_core.Topology` of a graph or a part; each process makes it once.
 
     `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor and
-    frees the old one. So check `is_valid` before each use; if it is False, make a new one.
+    frees the old one. So check `is_valid` before each use; if it is False, make a new KeptTopology.
 
     Args:
         nodes: {node type: (number of nodes,)}, in order; for a part (nodes of the whole graph, nodes that it owns).

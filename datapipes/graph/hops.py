@@ -128,7 +128,7 @@ class HopPlan:
                     f"{self.name}: found seeds of the type {shown(node_type)}, allowed are "
                     f"{shown([*self.node_numbers])}. Pass {{type: ids}}."
                 )
-            if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES:  # stages check them already: saves 2 us
+            if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES:  # stages have checked them: saves 2 us
                 check_index_tensor(self.name, "seeds", ids)
         return typed
 

@@ -136,7 +136,8 @@ class NeighborSampler(ChoiceSampler):
             sampled edge types among the found nodes, within a tree if there are trees; with weights, only edges of
             weights above 0. "bidirectional": the sampled edges and their reverses, each pair of nodes once. "induced"
             and "bidirectional" give one block for all layers of a model; its destinations are all its sources. For
-            "induced", or with return_edge_ids, all in-edges of all nodes are read: this costs more than the sampling.
+            "induced", and for "bidirectional" with return_edge_ids, all in-edges of all nodes are read, which costs
+            more than the sampling.
         reverse_etypes_mapping: for "bidirectional" on a graph with types, {edge type: type of its reverses}, as tuples
             or "src:rel:dst"; needed for each sampled type between two node types. A type from a node type to itself
             holds its own reverses, unless the mapping names another type. None means that a type has no reverses.

@@ -177,7 +177,7 @@ class Sampler(MiniBatchTransformer):
     def filled(self, minibatch: MiniBatch, sampled: Sampled) -> MiniBatch:
         """Return the minibatch with the sampled neighborhood."""
         nodes, seeds, blocks = sampled.nodes, sampled.local_seeds, sampled.hops[::-1]
-        # `batch` belongs to the former nodes: a sampler of trees sets it anew.
+        # The former `batch` belongs to the former nodes. A sampler of trees sets a new one.
         return minibatch.replace(input_nodes=nodes, compacted_seeds=seeds, blocks=blocks, batch=None)
 
     def fingerprint(self) -> Fingerprint:

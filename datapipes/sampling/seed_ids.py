@@ -85,7 +85,7 @@ def seed_ids(where: str, seeds: Any, graph: Graph, negative_end: str = "dst") ->
 
 
 def _by_node_type(seeds: dict[Any, Tensor], negative_end: str) -> SeedIds:
-    """Return `seeds`, or values in their shapes, as a SeedIds; a node type has the sorted keys in turn, row by row."""
+    """Return `seeds`, or values in their shapes, as a SeedIds. The sorted keys are taken in turn, each row by row."""
     columns: dict[Any, list[Tensor]] = {}
     lengths: dict[Any, int] = {}
     places: list[tuple[Any, list[int] | None, Any, int, int]] = []
@@ -147,7 +147,7 @@ def _no_types(where: str, seeds: str, graph: Graph) -> TypeError:
 
 
 def _check_typed(where: str, key: Any, seeds: Any, graph: Graph) -> None:
-    """Raise TypeError or ValueError if seeds of a type are no ids or have a wrong shape, or the graph lacks it."""
+    """Raise TypeError or ValueError if seeds of a type are no ids, or misshaped, or the graph lacks the type."""
     ids = check_seeds(where, f"seeds of {shown(key)}", seeds)
     if isinstance(key, str):
         known_node_type(where, key, graph.node_types)

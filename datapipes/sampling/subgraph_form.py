@@ -154,8 +154,8 @@ def _merged(
 ) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
     """Return ((indptr, indices), ids) of the distinct pairs, sorted by destination, then by source.
 
-    A pair is left out unless `wanted` is True for it at least once. The returned ids are the first one that `ids` has
-    for each pair; None if `ids` is None.
+    A pair is left out unless `wanted` is True for it at least once. The returned ids have for each pair its first id
+    in `ids`; None if `ids` is None.
     """
     most = max(*size, 1)
     by_source = _grouped(pairs.flip(0), most)

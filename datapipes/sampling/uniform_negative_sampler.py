@@ -130,7 +130,7 @@ class UniformNegativeSampler(NegativeSampler):
     async def sample_async(
         self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None
     ) -> Tensor:
-        """Return the result of `sample`; a graph in parts does not block the event loop."""
+        """Return the result of `sample`; over a graph in parts, do not block the event loop."""
         graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
         while True:
             (method, arguments), negatives = await off_loop(_advanced, steps, answer)
@@ -139,7 +139,7 @@ class UniformNegativeSampler(NegativeSampler):
             answer = await getattr(graph, f"{method}_async")(*arguments)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return the result of `transform`; a graph in parts does not block the event loop."""
+        """Return the result of `transform`; over a graph in parts, do not block the event loop."""
         rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
         seeds = {}
         for edge_type, links in wanted.items():

@@ -109,7 +109,7 @@ class CSCGraph(LocalGraph):
 
         Args:
             edges: the sources and destinations, in one of these forms:
-                - an array [2, num_edges], sources first, or [num_edges, 2], or the path of a .npy file of such an array;
+                - an array [2, num_edges], sources first, or [num_edges, 2], or the path of a .npy file of either;
                 - a pair (sources, destinations) of arrays or of paths of .npy files;
                 - a file of pairs with the suffix .int32 or .int64;
                 - a Parquet or CSV file with the columns "src" and "dst", or with only two columns. A first line with

@@ -36,7 +36,10 @@ _WHERE = "CPUCachedFeature"
 
 
 class CachingFeature(FeatureOver):
-    """A feature that keeps rows of another feature, as they are stored; one process owns it."""
+    """Base of the caches: a feature that keeps rows of another feature, as that feature stores them.
+
+    Only the process that made the cache may use it.
+    """
 
     _max_bytes: int
 
@@ -68,15 +71,15 @@ class CachingFeature(FeatureOver):
         return self._max_bytes
 
     def update(self, ids: Tensor, values: Tensor) -> None:
-        """Set rows of the feature, see Feature.update; its other caches drop them too."""
+        """Set rows of the cached feature, see Feature.update; its other caches drop these rows too."""
         self.feature.update(ids, values)
 
     @abstractmethod
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop these rows, which have changed, and perhaps others; return the ids that `_keep` is to read again."""
+        """Drop the rows at `ids`, which have changed, and perhaps more rows; return the ids that `_keep` must read."""
 
     def _keep(self, ids: Tensor) -> None:
-        """Read again the rows whose ids `_forget` returned, and keep them; by default do nothing."""
+        """Read the rows at `ids`, which `_forget` returned, and keep the rows; by default do nothing."""
 
     def _decode(self, rows: Tensor) -> Tensor:
         return self.feature._decode(rows)
@@ -93,7 +96,8 @@ def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -
     """Return `max_bytes` in bytes; raise ValueError if there is no room for one row and the table of all ids.
 
     Args:
-        of_row, of_ids: the bytes that one row and that table take.
+        of_row: bytes of one row.
+        of_ids: bytes of the table of all ids.
     """
     num_bytes = parse_size(where, "max_bytes", max_bytes)
     if num_bytes < of_row + of_ids:
@@ -105,19 +109,21 @@ def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -
 
 
 class CPUCachedFeature(CachingFeature):
-    """A feature whose rows are kept in memory, as many as fit. It follows `update` of the feature.
+    """A feature whose rows are kept in memory, as many as fit. After `update` of the feature, it returns the new rows.
 
     Args:
         feature: the feature from which missing rows are read, such as a DiskFeature.
-        max_bytes: size of the kept rows and of the tables that find them, as "4GB" or bytes. The tables take 4 bytes
-            for each row of the feature, 5 with "sieve", and 20 for each kept row.
-        policy: which row leaves for a new row. "sieve", which None stands for: the oldest row that was not asked for
-            since SIEVE considered it last, if the new row was asked for more often; otherwise the new row is not kept.
-            "lru": the row that was asked for longest ago. "static": none; `counts` decides which rows are kept.
-        counts: int64 [count], how often each row is asked for, `count_accesses(loader)[key]`. The rows with the largest
-            counts are read when the cache is built; of rows with equal counts, those with smaller ids.
-        share_with: another CPUCachedFeature over rows of equally many bytes: both keep their rows in its memory. Leave
-            max_bytes and policy out then: the other cache has set them.
+        max_bytes: memory for the kept rows and for the tables that find them: "4GB", or bytes as an int. The tables
+            take 4 bytes for each row of the feature, 5 with "sieve", and 20 for each kept row.
+        policy: which row is dropped for a new row.
+            - "sieve" or None: the oldest row that was not asked for since SIEVE last considered it; but the new row is
+              not kept unless it was asked for more often than that row.
+            - "lru": the row whose last request is longest ago.
+            - "static": no row; `counts` decides which rows are kept.
+        counts: for "static": int64 [count], how often each row is asked for, `count_accesses(loader)[key]`. The rows
+            with the largest counts are read when the cache is built; of rows with equal counts, those with smaller ids.
+        share_with: another CPUCachedFeature whose rows have the same number of bytes. This cache then keeps its rows in
+            the memory of that cache, by its policy; leave out max_bytes, policy and counts.
     Raises:
         ValueError: max_bytes has no room for a row, or an argument does not fit the others.
         MemoryError: There is less memory than max_bytes.
@@ -163,7 +169,7 @@ class CPUCachedFeature(CachingFeature):
         return _Memory(self._row_bytes, parse_size(_WHERE, "max_bytes", max_bytes), policy)
 
     def _memory_of(self, other: Any, max_bytes: Any, policy: Any, counts: Any) -> _Memory:
-        """Return the memory of the cache `other`, to be shared; raise if it cannot be shared with this one."""
+        """Return the memory of the cache `other`, for this cache to share; raise ValueError if it cannot."""
         if not isinstance(other, CPUCachedFeature) or not (max_bytes is policy is counts is None):
             raise ValueError(
                 f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes, policy and counts, got "
@@ -220,7 +226,7 @@ class CPUCachedFeature(CachingFeature):
         return rows
 
     def _put(self, ids: Tensor, rows: Tensor, changes: int) -> None:
-        """Keep rows, unless rows have changed since these were read: they may be old then.
+        """Keep `rows`, unless rows of the feature have changed since `rows` were read: then `rows` may be old.
 
         Args:
             changes: the value of `_changes` before the read.
@@ -230,7 +236,7 @@ class CPUCachedFeature(CachingFeature):
                 self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
 
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop changed rows. A static cache returns the ids of those that it had kept, to be read again."""
+        """Drop the rows at `ids`. A static cache returns the ids of the rows that it had kept, to read them again."""
         cache, table = self._memory.cache, {"count": self.count, "first": self._first}
         with self._changing:
             self._changes += 1
@@ -251,8 +257,8 @@ class CPUCachedFeature(CachingFeature):
         return new_rows(ids.shape[0], self.shape, self._stored_dtype)
 
     def stats(self) -> dict[str, int]:
-        """Return counts: "hits" and "misses" (rows that were kept, and were not), "cached" (rows kept now),
-        "cache_bytes", and the counts of the feature.
+        """Return counts: "hits" (rows found in the cache), "misses" (rows read from the feature), "cached" (rows kept
+        now), "cache_bytes", and the counts of the feature.
         """
         hits, misses = self._counts.tolist()
         held = {"cached": self._memory.cache.held, "cache_bytes": self._memory.num_bytes}
@@ -263,7 +269,7 @@ class CPUCachedFeature(CachingFeature):
 
 
 class _Memory:
-    """The rows of the features that share this memory: as many as fit, and no more than the features have."""
+    """The memory of one cache, or of caches that share it. It has room for as many rows as fit, up to all rows."""
 
     def __init__(self, row_bytes: int, max_bytes: int, policy: str) -> None:
         self._row_bytes, self.max_bytes, self.policy = row_bytes, max_bytes, policy
@@ -271,13 +277,13 @@ class _Memory:
         self.cache = _core.RowCache(1, row_bytes, policy, 0)
 
     def join(self, count: int) -> int:
-        """Add a feature of `count` rows; return the number that its id 0 has here. All kept rows are dropped."""
+        """Add a feature of `count` rows; return its offset: its id i is offset + i here. All kept rows are dropped."""
         first, total = self._count, self._count + count
         of_slot = _core.RowCache.bytes_of_slot(self._row_bytes)
         of_ids = _core.RowCache.bytes_of_id(self.policy) * total
         check_room(_WHERE, self.max_bytes, of_slot, of_ids)
         slots = max(min((self.max_bytes - of_ids) // of_slot, total, 2**31 - 1), 1)
-        needed = slots * of_slot + of_ids - self.num_bytes  # the held memory is given back first
+        needed = slots * of_slot + of_ids - self.num_bytes  # the present memory is freed first
         check_memory(_WHERE, f"a cache of {slots} rows", max(needed, 0), "Lower max_bytes.")
         self.cache = _core.RowCache(1, self._row_bytes, self.policy, total)
         self.cache = _core.RowCache(slots, self._row_bytes, self.policy, total)
@@ -292,7 +298,8 @@ class _Memory:
 
 
 def _most_asked(counts: Tensor, most: int) -> Tensor:
-    """Return up to `most` ids with the largest counts, ascending; of equal counts the smaller ids, and none of count 0.
+    """Return up to `most` ids with the largest counts, ascending. Of ids with equal counts, take the smaller ids; leave
+    out ids with count 0.
 
     Avoids a sort of all ids, which would take several times the memory of the counts.
     """
@@ -303,17 +310,17 @@ def _most_asked(counts: Tensor, most: int) -> Tensor:
 
 
 def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
-    """Return how often each row of each feature that a loader fetches is asked for, {key: int64 [count]}.
+    """Return {key: int64 [count]}: for each feature that a loader fetches, how often each row is asked for.
 
     Nothing is fetched: the minibatches of epochs 0, 1, ... are made, and their ids are counted. Pass the counts to a
-    static CPUCachedFeature, or to the cache of a DistFeatureStore; over parts, they have an entry for each row of the
-    whole graph.
+    static CPUCachedFeature, or to the cache of a DistFeatureStore; over parts, the counts have an entry for each row of
+    the whole graph.
 
     Args:
         loader: a chain or a DataLoader, with a FeatureFetcher.
         epochs: number of epochs to count.
     Raises:
-        ValueError: Nothing is fetched.
+        ValueError: The loader has no FeatureFetcher.
     """
     check_int("count_accesses", "epochs", epochs, 1)
     fetchers = StageGraph(loader).find(FeatureFetcher)

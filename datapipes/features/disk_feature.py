@@ -4,7 +4,7 @@ The rows of a minibatch are put into the order of the file, rows in touching blo
 under way at a time (csrc/disk/read_rows.h). Nothing is mapped: reads take only the memory of the minibatch, and a
 truncated file is an error, not the end of the process.
 
-Besides .npy it reads `.rows` files, whose rows may be stored with fewer bits (rows_file.py).
+Besides .npy files it reads `.rows` files, whose rows may be stored with fewer bits (rows_file.py).
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from datapipes.processes.mappings import identity_of
 
 __all__ = ["DiskFeature"]
 
-DEPTH, MOST_DEPTH = 64, 256  # reads under way
-_LOCK_S = 60  # to wait for another update of the file
+DEPTH, MOST_DEPTH = 64, 256  # reads under way at a time
+_LOCK_S = 60  # how long to wait for another update of the file
 
 
 class DiskFeature(StoredFeature):
     """Rows of a file, read from the disk on demand.
 
     Several minibatches are read at once, see Feature.reads_async. A copy in another process opens the file anew.
-    `update` writes rows in their places in the file. This machine sees them at once; the disk has them after `flush`. A
-    kill or a full disk during an update leaves some rows new and perhaps one row half new. Other DiskFeatures of the
-    file raise ValueError after an update, since their file has changed.
+    `update` overwrites rows in the file. This machine reads the new rows at once; they are safely on the disk after
+    `flush`. A kill or a full disk during an update leaves some rows new and perhaps one row half new. Other
+    DiskFeatures of the file raise ValueError after an update, since their file has changed.
 
     Args:
         path: a .npy file in C's order, or a .rows file, which `DiskFeature.write` makes.
         num_threads: reads under way at a time, 1 to 256; by default 64.
-        direct: read past the page cache (O_DIRECT). None: where the disk allows it and the file is larger than the
-            memory that is left; False: never; True: an error where the disk does not allow it.
+        direct: True: read past the page cache (O_DIRECT); an error if the disk does not allow this. False: read through
+            the page cache. None: read past it if the disk allows this and the file exceeds the memory that is left.
     Raises:
-        ValueError: The file has another form, was cut off, or has changed since it was opened first.
+        ValueError: The file is neither kind of file, was cut off, or has changed since it was first opened.
         OSError: The file cannot be opened or read.
 
     Attributes:
@@ -84,7 +84,7 @@ class DiskFeature(StoredFeature):
             self._shape, self._begin = rows.shape, rows.begin
             self._dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
         self._file = os.stat(self.path)
-        self._is_updated = False  # whether a thread of this process updates it now
+        self._is_updated = False  # whether a thread of this process updates the file now
         self._counts = np.zeros(4, np.int64)
         self._use_descriptor()
 
@@ -97,11 +97,11 @@ class DiskFeature(StoredFeature):
         Args:
             path: ends in ".rows"; an existing file stays until the new one is whole.
             values: [count, *shape], which may be mapped; or a callable that returns a new iterable of pieces at each
-                call: for int8 it is called twice.
+                call. It is called twice, for int8 three times.
             stored_as: see TensorFeature.
             options: `num_threads` and `direct` of the returned feature.
         Raises:
-            ValueError: The pieces differ in shape or dtype, or hold values that `stored_as` cannot.
+            ValueError: The pieces differ in shape or dtype, or have values that `stored_as` cannot hold.
             OSError: The disk is full, or the file cannot be written.
         """
         return cls(write_rows_file(path, values, stored_as), **options)
@@ -138,8 +138,8 @@ class DiskFeature(StoredFeature):
             return None
 
     def _refuse_change(self, descriptor: int | None = None) -> None:
-        """Raise ValueError if the file is not as it was when it was opened first, or last updated; RuntimeError if
-        another thread updates it through this feature.
+        """Raise ValueError if the file has changed since it was first opened, or last updated through this feature.
+        Raise RuntimeError if another thread is updating it through this feature.
         """
         opened = self._descriptor if descriptor is None else descriptor
         if identity_of(os.fstat(opened)) == identity_of(self._file):
@@ -149,7 +149,7 @@ class DiskFeature(StoredFeature):
                 f"DiskFeature: another thread updates {self.path} through this feature, and no rows may be read "
                 "meanwhile. Read them when its call of update has returned."
             )
-        status = os.fstat(opened)  # anew: an update may have ended since
+        status = os.fstat(opened)  # again: an update may have ended since
         if identity_of(status) != identity_of(self._file):
             raise ValueError(
                 f"DiskFeature: {self.path} has changed since it was opened: {_bytes_and_time(status)}, it had "
@@ -170,13 +170,13 @@ class DiskFeature(StoredFeature):
 
         Raises:
             ValueError: The file has changed, or was cut off, since it was opened.
-            RuntimeError: Another thread updates it through this feature.
+            RuntimeError: Another thread is updating the file through this feature.
             OSError: The disk fails.
         """
         return read_decoded("DiskFeature", self, ids, out)
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids` as they lie in the file; raises as `read`."""
+        """Return the rows at `ids` as they lie in the file; errors as in `read`."""
         wanted, dtype = check_index_tensor("DiskFeature", "ids", ids, is_kept=False), self._stored_dtype
         if out is not None:
             check_out("DiskFeature", out, wanted.shape[0], self.shape, dtype)
@@ -206,7 +206,7 @@ class DiskFeature(StoredFeature):
     def write_rows(self, ids: Tensor, values: Tensor) -> None:
         rows, where = values.cpu(), "DiskFeature.update"
         table = byte_rows(rows if self.stored_as is None else encode(where, rows, self.stored_as, self.scale)[0])
-        begins = [0, *((ids.diff() != 1).nonzero().flatten() + 1).tolist(), ids.shape[0]]  # of runs
+        begins = [0, *((ids.diff() != 1).nonzero().flatten() + 1).tolist(), ids.shape[0]]  # of runs of ids
         with self._open_to_write() as descriptor:
             for begin, end in pairwise(begins):
                 left, at = table[begin:end].reshape(-1).data, self._begin + int(ids[begin]) * table.shape[1]
@@ -216,9 +216,10 @@ class DiskFeature(StoredFeature):
 
     @contextmanager
     def _open_to_write(self) -> Iterator[int]:
-        """Give a descriptor to write to the file; raise ValueError if the file has changed since it was opened.
+        """Context manager: give a descriptor to write to the file. Writes in the `with` block do not count as changes.
 
-        What is written in the block does not count as such a change.
+        Raises:
+            ValueError: The file has changed since it was opened.
         """
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -254,7 +255,7 @@ class DiskFeature(StoredFeature):
             os.close(descriptor)
 
     def flush(self) -> None:
-        """Bring the rows that `update` has written to the disk, so that they outlive a machine that stops.
+        """Wait until the disk has all rows that `update` wrote, so that they survive a crash of the machine.
 
         Raises:
             OSError: The disk fails, or has failed since the feature was opened.
@@ -264,7 +265,7 @@ class DiskFeature(StoredFeature):
     # --- properties
 
     def stats(self) -> dict[str, int]:
-        """Return counts of the reads so far: "rows", "row_bytes", "reads" of the disk, and their "disk_bytes"."""
+        """Return counts so far: "rows" and "row_bytes" asked for, "reads" of the disk and their "disk_bytes"."""
         return dict(zip(("rows", "row_bytes", "reads", "disk_bytes"), self._counts.tolist(), strict=True))
 
     @property

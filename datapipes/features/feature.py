@@ -21,8 +21,8 @@ __all__ = ["Feature"]
 
 
 class Feature(ABC):
-    """A table of rows of one shape. A subclass that defines `read`, `count` and `shape` can stand in a FeatureStore; a
-    subclass that defines `write_rows` too can be updated.
+    """A table of rows of one shape. A subclass that defines `read`, `count` and `shape` can be put into a FeatureStore;
+    a subclass that defines `write_rows` too can be updated.
 
     Attributes:
         reads_async: whether `read` waits, for example for a disk. A FeatureFetcher then reads several minibatches at
@@ -38,9 +38,9 @@ class Feature(ABC):
 
         Args:
             out: memory for the rows, which is filled and returned; by default a new tensor is returned. A feature that
-                only a FeatureFetcher reads may leave this argument out.
+                only a FeatureFetcher reads may lack this argument.
         Raises:
-            IndexError: An id is not in [0, count); some rows of `out` may be filled.
+            IndexError: An id is not in [0, count). Some rows of `out` may have been filled.
         """
 
     @property
@@ -60,7 +60,7 @@ class Feature(ABC):
 
     @property
     def _stored_dtype(self) -> torch.dtype:
-        """Dtype of the rows as they are stored, by default that of the values."""
+        """Dtype of the rows as they are stored; by default `dtype`."""
         return self.dtype
 
     def bytes_for(self, ids: Tensor) -> int:
@@ -68,7 +68,7 @@ class Feature(ABC):
         return int(ids.shape[0]) * math.prod(self.shape) * self.dtype.itemsize
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids` as they are stored, by default as `read` gives them; `_decode` gives values."""
+        """Return the rows at `ids` as they are stored, by default the result of `read`; `_decode` gives values."""
         return self.read(ids) if out is None else self.read(ids, out)
 
     def _decode(self, rows: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Feature(ABC):
         return rows
 
     def update(self, ids: Tensor, values: Tensor) -> None:
-        """Set the rows at `ids`; if an id is given twice, its last row counts.
+        """Set the rows at `ids`. If an id occurs several times, its last row is used.
 
         All ids and values are checked before the first row is set. Caches over this feature read the rows anew. Other
         features over the same memory or file do not notice, nor do processes that have a copy of this feature. No other
@@ -87,13 +87,13 @@ class Feature(ABC):
             values: [n, *shape] of `dtype`, on any device. A feature that is stored with fewer bits rounds them like its
                 other rows; int8 keeps the scale of each column.
         Raises:
-            TypeError: This kind of feature cannot be changed, or ids or values have another dtype.
-            ValueError: They have another shape; or the rows are read-only, or stored with bits that cannot hold a
-                value: for int8 one beyond 127 times the scale of its column.
+            TypeError: This class of feature cannot be changed, or `ids` or `values` has another dtype.
+            ValueError: `ids` or `values` has another shape; the rows are read-only; or a value does not fit the stored
+                dtype: with int8, a value beyond 127 times the scale of its column.
             IndexError: An id is not in [0, count).
-            RuntimeError: An epoch of a chain that reads this feature, or a cache over it, is open in this process, or
-                worker processes have a copy; the message names the chain.
-            OSError: A disk is full or fails, or its file may not be written.
+            RuntimeError: A chain that reads this feature, or a cache over it, has an open epoch in this process, or
+                worker processes have a copy of the chain; the message names the chain.
+            OSError: A disk is full or fails, or the file may not be written.
         Cost: a copy of the values, and for a feature on disk a write for each run of consecutive ids.
         """
         where = f"{type(self).__name__}.update"
@@ -104,7 +104,7 @@ class Feature(ABC):
             )
         distinct, rows = self._checked(where, ids, values)
         views: list[Any] = [self]
-        for view in views:  # the list grows meanwhile: there may be caches over caches
+        for view in views:  # the list grows during the loop: there may be caches over caches
             views += [cache for ref in _caches.copy() if (cache := ref()) is not None and cache.feature is view]
         refuse_while_read(where, views)
         if distinct.shape[0] == 0:
@@ -152,12 +152,13 @@ class Feature(ABC):
         return ascending[is_last], bits_of(rows)[places].view(rows.dtype).contiguous()
 
     def reads_on(self, device: torch.device) -> str | None:
-        """Return how rows are read with ids on `device`, a CUDA device: "uva" if the GPU reads them from page-locked
-        host memory; "device memory" if they lie on the GPU, all or some of them; None, the default, if `read` takes
-        only ids in host memory.
+        """Return how `read` works with ids on `device`, a CUDA device.
 
-        Unless the result is None, `read` takes ids on that device and returns rows there. An id that is not in
-        [0, count) then gives zeros at first; a later `read` or `_finish_reads` raises IndexError.
+        "uva": the GPU reads the rows from page-locked host memory. "device memory": all or some rows lie on the GPU.
+        None, the default: `read` takes only ids in host memory.
+
+        Unless the result is None, `read` takes ids on that device and returns rows there. For an id that is not in
+        [0, count), it returns zeros at first; a later `read` or `_finish_reads` raises IndexError.
         """
         return None
 
@@ -166,7 +167,7 @@ class Feature(ABC):
         return {}
 
     def _finish_reads(self) -> None:  # most features have nothing to wait for
-        """Wait until all ids that were read on devices are known to have rows; by default do nothing.
+        """Wait until it is known whether all ids that were read on devices have rows; by default do nothing.
 
         Raises:
             IndexError: An id had no row.
@@ -212,7 +213,7 @@ class StoredFeature(Feature):
     _scales: dict[torch.device, Tensor]
 
     def _scale_on(self, device: torch.device) -> Tensor | None:
-        """Return `scale` on a device, for work queued there on the current stream; copied once and kept."""
+        """Return `scale` on a device, for work queued there on the current stream; it is copied once."""
         if self.scale is None or device.type == "cpu":
             return self.scale
         copied = self._scales.get(device)
@@ -234,10 +235,10 @@ _caches: set[weakref.ref[Any]] = set()  # its operations are atomic, so threads 
 
 
 def note_cache(cache: Any) -> None:
-    """Let `update` of `cache.feature` notify `cache` as long as it lives.
+    """Let `update` of `cache.feature` notify `cache`, as long as the cache lives.
 
-    A cache has `_forget(ids)`, which drops these rows and returns the ids to read again, and `_keep(ids)`, which reads
-    and keeps them.
+    `update` calls `cache._forget(ids)`, which drops the rows and returns the ids to read again, and `cache._keep(ids)`,
+    which reads and keeps the rows at those ids.
     """
     _caches.add(weakref.ref(cache, _caches.discard))
 
@@ -253,10 +254,9 @@ def read_decoded(where: str, feature: Feature, ids: Tensor, out: Tensor | None) 
 
 
 def check_out(where: str, out: Tensor, num_rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise unless `out` is a contiguous tensor [num_rows, *shape] of `dtype` in host memory.
+    """Raise TypeError or ValueError unless `out` is a dense tensor [num_rows, *shape] of `dtype` in host memory.
 
-    Raises:
-        TypeError, ValueError: It is not; the message says what it must be.
+    It must also be contiguous, without gradient, and no conjugate or negative view.
     """
     if not isinstance(out, Tensor):
         raise TypeError(f"{where}: out must be a tensor, got {type(out).__name__}. Use torch.empty.")

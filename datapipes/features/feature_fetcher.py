@@ -1,8 +1,8 @@
 """FeatureFetcher: reads the features of a minibatch's nodes and edges.
 
-A feature that is missing, too short, or of an unknown type is refused when the chain is built, as far as the sampler
-upstream tells: it knows the graph, the edge types that it draws from, and whether the blocks have edge ids. A node
-feature with more rows than the graph has nodes is allowed, but the log says so: often it belongs to another graph.
+A feature that is missing, too short, or of an unknown type is refused when the chain is built. For this the stage asks
+the sampler upstream, which knows the graph, the edge types that it draws from, and whether the blocks have edge ids. A
+node feature with more rows than the graph has nodes is allowed, but logged: it often belongs to another graph.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ __all__ = ["FeatureFetcher"]
 class FeatureFetcher(MiniBatchTransformer):
     """Fill `node_features` (rows of `input_nodes`) and `edge_features` (rows of each block's `edge_ids`).
 
-    Behind a copy to a GPU it reads with ids on the GPU, from features that allow it: page-locked features, and features
-    in the GPU's own memory (see Feature.reads_on).
+    Behind a copy to a GPU, the stage reads with ids on the GPU from features that allow this: page-locked features, and
+    features in the GPU's own memory (see Feature.reads_on).
 
     Args:
         feature_store: the store of the features; one call of its `read_many` reads all features of a minibatch. If the
@@ -62,14 +62,15 @@ class FeatureFetcher(MiniBatchTransformer):
             is the number of minibatches read at once.
         node_feature_keys, edge_feature_keys: names of the features to read; None reads none. In a heterogeneous graph
             {type: names}; for an edge type (src, rel, dst) the text "src:rel:dst" is accepted too. The minibatch
-            has them under (type, name). Features that an earlier stage fetched under other names stay. If nothing was
-            sampled, node features are read for 1-D seeds. The log says once, at level WARNING, if a node feature has
-            more rows than the sampled graph has nodes.
+            has these features under (type, name). Features that an earlier stage fetched under other names stay. If
+            nothing was sampled, node features are read for 1-D seeds. The log says once, at level WARNING, if a node
+            feature has more rows than the sampled graph has nodes.
     Raises:
         KeyError: The store has no such feature.
-        ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids, or edge features are asked
-            for and the sampler upstream does not return edge ids. Or the graph has no such type, or the sampler does
-            not draw from it; or the names are by type and the graph has no types, or the other way round.
+        ValueError: A feature has fewer rows than the sampled graph has nodes or edge ids. Or edge features are asked
+            for, but the sampler upstream returns no edge ids. Or the graph has no such type, or the sampler does not
+            draw from that type. Or the names are by type and the graph has no types, or they are a list and the graph
+            has types.
     """
 
     _does = "gather"
@@ -114,7 +115,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return self._filled(minibatch, requests, rows)
 
     def _made_of(self, *minibatches: Any) -> Any:
-        """Return the result of `transform`, also of a subclass's own; a DataLoader's plan may limit the GPU threads."""
+        """Return the result of `transform`, under the limit of GPU threads that a DataLoader's plan may have set."""
         if self._gpu is None:
             return self.transform(*minibatches)
         with limited_to(self._gpu[1]):
@@ -151,16 +152,16 @@ class FeatureFetcher(MiniBatchTransformer):
         return any(math.prod((feature.count, *feature.shape)) > 0 for feature in read)
 
     def _behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
-        """Return a copy of this stage for a DataLoader's plan, in which it stands behind a copy to `device`. Each chain
-        gets its own copy. Only the last pass of the plan may call this: a stage that is rebuilt later forgets `device`
-        and `max_uva_threads`.
+        """Return a new stage like this one, for a DataLoader's plan that copies minibatches to `device` before it. Each
+        chain gets its own stage. Only the last pass of the plan may call this: a stage that is rebuilt later forgets
+        `device` and `max_uva_threads`.
         """
         stage = copy.copy(self)
         stage._gpu = device, max_uva_threads
         return stage
 
     def _finish_reads(self) -> None:
-        """Wait until all ids that were read on devices are known to have rows; see Feature._finish_reads."""
+        """Wait until it is known whether all ids that were read on devices have rows; see Feature._finish_reads."""
 
         def finish(key: FeatureKey) -> None:
             with _named(), naming(*key):
@@ -195,7 +196,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return requests
 
     def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
-        """Check `all_rows`, the store's answers to `requests`; return the minibatch with them as its features."""
+        """Check `all_rows`, the store's answers to `requests`; return the minibatch with these rows."""
         read = iter(checked_rows(requests, all_rows))
         changes: dict[str, Any] = {}
         if self._of_nodes:
@@ -246,8 +247,8 @@ class FeatureFetcher(MiniBatchTransformer):
         return requests
 
     def _by_type(self, domain: str, keys: Names, value: Any) -> Mapping[Any, Any]:
-        """Return the value of a minibatch's field as {type: value}, {None: value} without types; raise if `keys` do not
-        fit it.
+        """Return the value of a minibatch's field as {type: value}, {None: value} without types. Raise if `keys` do not
+        fit the value.
         """
         has_types = isinstance(value, dict)
         if has_types is not isinstance(keys, dict):
@@ -271,7 +272,7 @@ class FeatureFetcher(MiniBatchTransformer):
                 )
 
     def _check_types(self, domain: str, keys: Names, sampler: Sampler) -> None:
-        """Check the types against the graph of the nearest sampler upstream, and the edge types that it draws from."""
+        """Check that the graph of the nearest sampler upstream has the types, and that it draws from the edge types."""
         graph = sampler.graph
         types: Any = graph.node_types if domain == "node" else graph.edge_types
         drawn_from: Any = types if domain == "node" else sampler.edge_types
@@ -323,14 +324,14 @@ class FeatureFetcher(MiniBatchTransformer):
 
 
 def _merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
-    """Return the features of both; with types in the order of the types, as in a message."""
+    """Return the features of both dicts, `new` replacing `old`; with types, in the order of the types."""
     features = {**old, **new}
     return in_order_of_types(features) if isinstance(next(iter(new)), tuple) else features
 
 
 @contextmanager
 def _named() -> Iterator[None]:
-    """Put the name of this stage in front of an IndexError that the block raises: an id has no row."""
+    """Context manager: put this stage's name in front of an IndexError, which means that an id has no row."""
     try:
         yield
     except IndexError as error:
@@ -356,7 +357,7 @@ def checked_rows(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
 
 
 def _warn_once(graph: Graph, type_: Any, name: str, rows: int) -> None:
-    """Log that a feature is too long for a graph, only once: a chain is rebuilt often, here and in workers."""
+    """Log that a feature has more rows than a graph has nodes, but only once, though chains are rebuilt often."""
     about = ("feature", type_, name, rows)
     if about in graph._warned_of:
         return

@@ -18,7 +18,7 @@ from datapipes.features.feature import Feature
 __all__ = ["FeatureStore"]
 
 FeatureKey = tuple[str, Any, str]  # ("node" or "edge", type or None, name); an edge type as a tuple
-FeatureRequest = tuple[str, Any, str, Tensor]  # a key's parts, and ids
+FeatureRequest = tuple[str, Any, str, Tensor]  # (domain, type, name, ids)
 Keys = Sequence[str] | Mapping[Any, Sequence[str]]  # names of features to read, as given by a user
 Names = list[str] | dict[Any, list[str]]  # the same, as `check_keys` returns them
 
@@ -29,14 +29,14 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
     """Features under keys ("node" or "edge", type or None, name).
 
     The type is None in a homogeneous graph, else a node type, or an edge type (src, rel, dst). The text "src:rel:dst"
-    is accepted too; the store has it as a tuple.
+    is accepted too; keys of the store have the tuple.
 
     `fetch_in_worker` tells the DataLoader to let its workers read the store. It is False for stores in this machine's
     memory, which the loader's own process reads.
 
     `reads_async` tells a FeatureFetcher to await `read_many_async` with up to `concurrency` minibatches in flight, for
-    stores that wait for other machines. These define `read_many_async` besides `read_many`. A feature that waits has
-    its own attribute (Feature.reads_async).
+    stores that wait for other machines. Such a store defines `read_many_async` besides `read_many`. A feature that
+    waits sets its own attribute, Feature.reads_async.
     """
 
     fetch_in_worker: bool = False
@@ -111,7 +111,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
             feature.update(ids, values)
 
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return the rows of each request (domain, type, name, ids), in their order; by default one `read` each.
+        """Return the rows of each request (domain, type, name, ids), in order; by default by one `read` per request.
 
         A FeatureFetcher makes one call for a minibatch. A store whose rows lie in other processes overrides this
         method, so that each peer gets one request.
@@ -126,7 +126,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         return rows
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Do as `read_many`, while other minibatches go on; by default in a thread beside the event loop.
+        """Return the result of `read_many` without blocking the event loop; by default it runs in another thread.
 
         Raises:
             IndexError: An id has no row; the message names the feature.
@@ -141,7 +141,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
         Raises:
             TypeError: Some features have no `pin_memory_`; the message names them.
             ValueError: The rows of a feature lie on a GPU.
-            RuntimeError, MemoryError: as for a feature; a note names it.
+            RuntimeError, MemoryError: The errors of TensorFeature.pin_memory_; a note names the feature.
         """
         others = [key for key in self if not hasattr(self[key], "pin_memory_")]
         if others:
@@ -181,7 +181,7 @@ class FeatureStore(Mapping[FeatureKey, Feature]):
 
 @contextlib.contextmanager
 def naming(domain: str, type_: Any, name: str) -> Iterator[None]:
-    """Put the name of a feature in front of an IndexError that the block raises: an id has no row."""
+    """Context manager: put a feature's name in front of an IndexError, which means that an id has no row."""
     try:
         yield
     except IndexError as error:
@@ -242,7 +242,13 @@ def by_name(values: Mapping[FeatureKey, Any]) -> dict[Any, Any]:
 
 
 def other_form(domain: str, keys: Names, owner: str, types: Sequence[Any] | None) -> ValueError:
-    """Return the error for `keys` with types if `owner` has none (`types` is None), or without types if it has some."""
+    """Return the error for feature names that are a list though the graph has types, or by type though it has none.
+
+    Args:
+        keys: the names that the user gave, a list or {type: names}.
+        owner: where the types are, "the minibatch" or "the sampled graph".
+        types: the types there; None without types.
+    """
     if types is None:
         has, needed = "no types", "a list of names"
         write: Any = sorted({name for names in keys.values() for name in names}) if isinstance(keys, dict) else keys

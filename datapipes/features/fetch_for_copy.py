@@ -1,8 +1,8 @@
 """FetchForCopy and Decode: a feature fetch on the CPU whose rows are copied to a GPU next.
 
 The fetch reads into page-locked memory, so that the copy runs while the next minibatch is fetched. Features stored with
-fewer bits are copied in that form and decoded on the GPU. A DataLoader's plan has these stages in the place of a
-FeatureFetcher.
+fewer bits are copied as they are stored and decoded on the GPU. A DataLoader's plan replaces a FeatureFetcher by these
+stages.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FetchForCopy(FeatureFetcher):
 
 Stored = tuple[FeatureKey, TensorFeature]
 
-# Methods that read a TensorFeature, here or in its `read`; a subclass that overrides one is read by its own `read`.
+# Methods by which a TensorFeature is read. A subclass that overrides one of these is read by its own `read` instead.
 _READS = ("read", "_read_stored", "_decode", "_scale_on")
 
 
@@ -75,7 +75,7 @@ class Decode(MiniBatchTransformer):
     """Turn stored rows into values, on the device on which the rows lie.
 
     Args:
-        stored: (key in the store, feature) of each feature whose rows come as they are stored.
+        stored: (key in the store, feature) of each feature whose rows arrive as they are stored.
     """
 
     draws = False
@@ -100,7 +100,7 @@ class Decode(MiniBatchTransformer):
 
 
 def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
-    """Return (key in the store, feature) of each feature whose rows these fetches give as stored, for decoding."""
+    """Return (key in the store, feature) of each feature whose rows `fetches` leave to be decoded."""
     last: dict[FeatureKey, Feature] = {}  # a later fetch of the same name replaces an earlier fetch
     for fetch in fetches:
         last.update({key: fetch.feature_store[key] for key in fetch.feature_keys})

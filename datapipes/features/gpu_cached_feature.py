@@ -27,7 +27,7 @@ _WHERE = "GPUCachedFeature"
 
 WAYS = 16  # slots of a set: their keys are one line of 128 bytes
 OF_SLOT = 16  # bytes of a slot besides its row: key and stamp
-_LOOKED_UP, _CHOSEN = 64, 4  # ids of a program
+_LOOKED_UP, _CHOSEN = 64, 4  # ids that one program of look_up, of choose_slots handles
 
 NO_ORDER = 2**63 - 1  # the order of an id that was found or has no row
 
@@ -35,16 +35,18 @@ NO_ORDER = 2**63 - 1  # the order of an id that was found or has no row
 class GPUCachedFeature(CachingFeature):
     """A feature whose rows are kept in the memory of a GPU, as many as fit, and read with ids on that GPU.
 
-    Its id gives the 16 slots in which a row may be kept. The row of these slots that was asked for longest ago leaves
-    for a new row, but not for a row of the same read. Which rows are kept depends on the reads alone. If the feature is
-    a page-locked TensorFeature, the GPU itself reads the missing rows, and the host does not wait. Else a read waits
-    until the GPU has found which rows are missing; the feature reads them with ids in host memory, and they are copied.
+    The id of a row determines the 16 slots in which the row may be kept. A new row replaces the row in these slots that
+    was asked for longest ago, but never a row of the same read. Which rows are kept depends on the reads alone. If the
+    feature is a page-locked TensorFeature, the GPU itself reads the missing rows, and the host does not wait. Otherwise
+    a read waits until the GPU has found which rows are missing; the feature reads these rows, with ids in host memory,
+    and they are copied to the GPU.
 
     Args:
         feature: the feature from which missing rows are read: a TensorFeature in host memory, a DiskFeature, a
             CPUCachedFeature or your own.
-        max_bytes: size of the rows and of the tables that find them, 16 bytes a row, as "4GB" or bytes. The memory is
-            taken at once, less if the feature has fewer rows, on the current device of the thread that makes the cache.
+        max_bytes: memory for the rows and for the tables that find them, 16 bytes a row: "4GB", or bytes as an int. The
+            memory is taken at once, on the current device of the thread that makes the cache. If the feature has fewer
+            rows, less is taken.
     Raises:
         ValueError: max_bytes has no room for a row; the rows lie on a GPU already; there is no CUDA device.
         MemoryError: The GPU has less memory left; nothing is taken.
@@ -122,13 +124,13 @@ class GPUCachedFeature(CachingFeature):
         return gather(rows, ids.long().masked_scatter(is_lacking, numbers), missing=self._missing, kept=kept)
 
     def reads_on(self, device: torch.device) -> str | None:
-        """See Feature.reads_on: "uva" if the GPU reads the feature itself, else "device memory"; None on other GPUs."""
+        """See Feature.reads_on: "uva" if the GPU reads the feature itself, else "device memory". Other GPUs: None."""
         if cuda().device(device) != self._device:
             return None
         return (self.feature.reads_on(device) if reads_into(self.feature) else None) or "device memory"
 
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop all rows, since some have changed. Return no ids to read again: a row is read when it is asked for."""
+        """Drop all rows, since some have changed. Return no ids: each row is read again when it is asked for."""
         if self._cache is not None:
             with self._cache.turn():
                 self._cache.clear()
@@ -138,9 +140,8 @@ class GPUCachedFeature(CachingFeature):
         wait_for_all([self.feature._finish_reads, self._missing.finish])
 
     def stats(self) -> dict[str, int]:
-        """Return "gpu_hits" and "gpu_misses", ids with and without kept rows; "gpu_cache_bytes"; the feature's counts.
-
-        It waits for the reads that are queued.
+        """Return counts: "gpu_hits" and "gpu_misses" (ids found in the cache or not), "gpu_cache_bytes", and the counts
+        of the feature. Wait for the reads that are queued.
         """
         hits, misses = (0, 0) if self._cache is None else self._cache.counted()
         num_bytes = 0 if self._cache is None else self._cache.num_bytes
@@ -158,15 +159,14 @@ class RowCache:
     """Rows of a feature, found by their ids. Call `look_up`, `put` and `clear` within `turn`; any thread may do so.
 
     It is set-associative: an id may lie in the 16 slots of set `id % num_sets`, and the row that was asked for longest
-    ago leaves first. The GPU looks up ids and chooses slots, so the host waits for neither. Reads take turns: on
-    whatever stream a read is queued, it runs after the read before it, and so after the writes of all rows that it
-    finds.
+    ago is replaced first. The GPU looks up ids and chooses slots, so the host waits for neither. Reads take turns: on
+    whatever stream a read is queued, it runs after the previous read. So all rows that it finds have been written.
 
     Args:
         where: the words with which errors begin.
         count: ids in [0, count) have a row.
         shape, dtype: shape and dtype of a row, which must have at least one byte.
-        max_bytes: bytes for rows and their keys and stamps; at least those of one row and OF_SLOT.
+        max_bytes: bytes for rows and their keys and stamps; at least the bytes of one row plus OF_SLOT.
         device: the GPU whose memory is taken.
     Raises:
         MemoryError: The device has less memory left. Nothing is taken then.
@@ -198,9 +198,8 @@ class RowCache:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Give a context for one read of the cache: what the current stream does in it runs after all earlier contexts.
-
-        Threads enter it one at a time.
+        """Context manager for one read of the cache. The work that its `with` block queues on the current stream runs
+        after that of all earlier `with` blocks. Only one thread at a time is inside.
         """
         with self._lock:
             stream = cuda().current_stream(self.device)
@@ -216,8 +215,8 @@ class RowCache:
         """Look up ids, int32 or int64 [n] on the device.
 
         Returns:
-            (kept, orders): the slots of the ids that were found; and int64 [n], for each missing id its place among all
-            ids when these are sorted set by set. The order is NO_ORDER if the id was found or has no row.
+            (kept, orders). `kept`: the slots of the ids that were found. `orders`: int64 [n], for each missing id its
+            position among all ids of the feature, sorted by set; NO_ORDER for an id that was found or has no row.
         """
         from datapipes.device import kernels
 
@@ -237,7 +236,7 @@ class RowCache:
 
         Args:
             orders: the orders that `look_up` returned.
-            rows: [n, *shape], the row of each id.
+            rows: [n, *shape], the row of each id that was looked up.
         """
         from datapipes.device import kernels
 
@@ -277,7 +276,7 @@ def _taken(where: str, num_bytes: int, device: torch.device) -> Tensor:
         if num_bytes <= left:
             return cuda().empty((num_bytes,), torch.uint8, device)
     except OutOfMemory:
-        left = cuda().memory_left(device)  # the memory is in pieces, or somebody else was faster
+        left = cuda().memory_left(device)  # the memory is fragmented, or another process took it
     raise MemoryError(
         f"{where}: a cache of {num_bytes} bytes does not fit into the memory of {device}, of which {left} bytes are "
         "left. Lower max_bytes."

@@ -1,7 +1,7 @@
 """A .rows file: rows of a DiskFeature, as they are or stored with fewer bits.
 
-The file holds a line of JSON, the scale of each column for int8, and the rows from a multiple of 4,096 bytes on. The
-reader checks the sizes in the line against the file, and unpickles nothing. A file appears whole or not at all.
+The file has a line of JSON; for int8, the scale of each column; and the rows, which begin at a multiple of 4,096 bytes.
+The reader checks the sizes in the line against the file, and unpickles nothing. A file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class RowsHeader:
     version: Count
     dtype: Annotated[torch.dtype, DTYPE]  # of the values
     shape: Annotated[tuple[int, ...], SHAPE]
-    begin: Count  # of the rows
+    begin: Count  # byte at which the rows begin
     stored_as: Annotated[Annotated[torch.dtype, DTYPE] | None, OMITTED] = None
 
 
 def read_header(path: Path) -> tuple[RowsHeader, Tensor | None]:
-    """Return (header, scale) of a .rows file: its first line, and for int8 the scale of each column, else None.
+    """Return (header, scale) of a .rows file: its first line, and the scale of each column, None unless int8.
 
     Raises:
-        ValueError: It is no whole .rows file.
-        OSError: It cannot be read.
+        ValueError: The file is no whole .rows file.
+        OSError: The file cannot be read.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -120,18 +120,18 @@ def write_rows_file(path: str | Path, values: Any, stored_as: torch.dtype | str 
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """Give an empty file beside `target` that replaces it at the end; an error removes the file.
+    """Context manager: give an empty file that replaces `target` at the end of the `with` block; an error removes it.
 
-    Only one process can write it at a time. A file that a killed process has left is overwritten.
+    Only one process can write the new file at a time. A new file that a killed process has left is overwritten.
 
     Raises:
-        BlockingIOError: Another process is writing it.
+        BlockingIOError: Another process is writing the new file.
     """
     partial = target.with_name(f".{target.name}.new")
     with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.path.samestat(os.fstat(file.fileno()), partial.stat())  # else it was just moved away
+            is_ours = os.path.samestat(os.fstat(file.fileno()), partial.stat())  # else it was just moved to `target`
         except (BlockingIOError, FileNotFoundError):
             is_ours = False
         if not is_ours:

@@ -1,6 +1,7 @@
 """SparseFeature: rows with few values that are not zero, such as bags of words, stored by their entries.
 
-A graph's CSC has the same form, so the kernel that draws all in-edges of nodes takes the rows of a minibatch.
+The entries of a row are laid out as the in-edges of a node in CSC, so the kernel that draws all in-edges of nodes also
+reads the rows of a minibatch.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _WHERE = "SparseFeature"
 
 
 class SparseFeature(Feature):
-    """Rows [count, num_columns] in CSR form; tensors or arrays in host memory, viewed, so they may be memory-mapped.
+    """Rows [count, num_columns] in CSR form, in tensors or arrays in host memory.
 
-    A minibatch has SparseRows of it, which give a sparse CSR tensor by `rows.csr()`, or the arguments of
-    `torch.nn.EmbeddingBag` by `rows.bag()`. Their bytes grow with their entries: workers, servers and copies carry no
-    zeros.
+    The arrays are viewed, so they may be memory-mapped. A minibatch has the rows as SparseRows, which give a sparse CSR
+    tensor by `rows.csr()`, or the arguments of `torch.nn.EmbeddingBag` by `rows.bag()`. Their bytes grow with their
+    entries: workers, servers and copies carry no zeros.
 
     Args:
         indptr: int64 [count + 1]; the entries of row `i` are `indptr[i]:indptr[i + 1]`. int32 is copied to int64.
@@ -70,10 +71,10 @@ class SparseFeature(Feature):
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseFeature:
-        """Return the rows of a scipy sparse matrix; repeated entries are added up, columns ascend in each row.
+        """Return the rows of a scipy sparse matrix. Repeated entries are added up, and columns ascend in each row.
 
         Raises:
-            TypeError: It is no scipy sparse matrix.
+            TypeError: `matrix` is no scipy sparse matrix.
         """
         if not hasattr(matrix, "tocsr") or len(matrix.shape) != 2:
             raise TypeError(
@@ -87,10 +88,10 @@ class SparseFeature(Feature):
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> SparseFeature:
-        """Return the rows of a sparse CSR tensor [count, num_columns] in host memory, which is viewed.
+        """Return the rows of a sparse CSR tensor [count, num_columns] in host memory. The tensor is viewed, not copied.
 
         Raises:
-            TypeError: It is no sparse CSR tensor of 2 dimensions.
+            TypeError: `tensor` is no sparse CSR tensor of 2 dimensions.
         """
         if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_csr or tensor.ndim != 2:
             form = f"layout {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -159,7 +160,7 @@ class SparseFeature(Feature):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the values; float32 if all of them are 1."""
+        """Dtype of the values; float32 if the feature was built without values."""
         return self.rows.dtype
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Values of a feature stored with fewer bits: float32 as float16, bfloat16, or int8 with one scale for each column.
 
 This module defines stored rows: `encode` makes them, and `decode` gives the values that every reader must give, to the
-bit. A column is one place of a row, across all rows: rows of shape [3, 4] have 12 columns.
+bit. A column is one position in a row, across all rows: rows of shape [3, 4] have 12 columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIECE_BYTES = 1 << 22  # bytes of values in work at once: few enough to stay in
 
 
 def check_stored_as(where: str, stored_as: Any, dtype: torch.dtype) -> torch.dtype | None:
-    """Return the dtype that `stored_as` names, for values of `dtype`; None for None.
+    """Return the dtype that `stored_as` names, for values of `dtype`; None if it is None.
 
     Raises:
         ValueError: `stored_as` is none of STORED_AS.
@@ -64,8 +64,8 @@ def encode(
     Returns:
         (rows [count, *shape] of `stored_as`, scale float32 [*shape] or None).
     Raises:
-        ValueError: A column holds a value that `stored_as` cannot: for int8 NaN or an infinity, for the others a finite
-            value that would become infinite; or, with `scale`, a value beyond 127 times the scale, rounded.
+        ValueError: `stored_as` cannot hold a value. For int8: NaN or an infinity; with `scale`, a value that is rounded
+            to more than 127 times the scale. For the others: a finite value that would become infinite.
         MemoryError: The stored rows do not fit into memory.
     """
     rows = _memory_for(where, values, stored_as)
@@ -79,10 +79,10 @@ def encode(
 
 
 class Encoder:
-    """Stores float32 values that come in pieces; see `encode`. For int8, `look` sees all pieces first.
+    """Stores float32 values that come in pieces; see `encode`.
 
     Attributes:
-        needs_scale: whether `look` must see all pieces first.
+        needs_scale: whether the dtype is int8. Without a given scale, `look` must then see all pieces first.
     """
 
     def __init__(self, where: str, stored_as: torch.dtype, scale: Tensor | None = None) -> None:
@@ -105,7 +105,7 @@ class Encoder:
         return self._scale
 
     def store(self, piece: Tensor, into: Tensor) -> None:
-        """Write the stored rows of a piece to `into`, of its shape and of `stored_as`."""
+        """Write the stored rows of `piece` to `into`, which has the shape of `piece` and the dtype `stored_as`."""
         scale = self.scale(piece.shape[1:], piece.device)
         if scale is None:
             into.copy_(piece)
@@ -137,9 +137,9 @@ def take_decoded(
     """Return the values of stored rows: `decode(rows[ids], scale)` for `table = byte_rows(rows)`, in one pass.
 
     Args:
-        shape: of one row.
+        shape: the shape of one row.
         out: float32 [n, *shape], contiguous, which is filled and returned; by default a new tensor, whose memory may be
-            recycled from earlier ones.
+            recycled from earlier results.
     Raises:
         IndexError: An id is outside the rows.
     """
@@ -162,7 +162,8 @@ def take_decoded(
 def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
     """Return an uninitialised tensor of `dtype`, in the shape of `values` and on their device.
 
-    In host memory it is in huge pages: rows are read at random, and in small pages nearly every read misses the TLB.
+    In host memory the tensor has huge pages: rows are read at random, and with small pages nearly every read misses the
+    TLB.
     """
     num_bytes = values.numel() * dtype.itemsize
     if cuda().holds(values):
@@ -227,7 +228,7 @@ def _and_others(bad: Tensor) -> str:
 
 
 def pieces_of(values: Tensor, num_bytes: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield (number of its first row, rows) of pieces of about `num_bytes`; one empty piece if there are no rows."""
+    """Yield (index of the first row, rows) for pieces of about `num_bytes`; one empty piece if there are no rows."""
     step = max(1, num_bytes // max(math.prod(values.shape[1:]) * values.element_size(), 1))
     for begin in range(0, max(values.shape[0], 1), step):
         yield begin, values[begin : begin + step]

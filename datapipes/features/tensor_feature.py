@@ -1,7 +1,7 @@
 """TensorFeature: rows of a tensor in host memory or on a GPU, as they are or stored with fewer bits.
 
-A GPU reads rows with ids in its memory (DeviceRows), each in as few lines as possible if it begins at a multiple of 128
-bytes (padded_rows).
+A GPU reads rows with ids in its own memory (DeviceRows). It reads as few lines as possible for a row that begins at a
+multiple of 128 bytes (padded_rows).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LINE = 128  # bytes of a request of a GPU
 
 
 class TensorFeature(Pinnable, StoredFeature):
-    """The rows of a tensor or array, of any fixed-width dtype; it is viewed, so it may be memory-mapped.
+    """The rows of a tensor or array of any fixed-width dtype, which is viewed, so it may be memory-mapped.
 
     Rows in host memory are read with ids in host memory, and also with ids on a GPU if the memory is page-locked
     (`pin_memory_`). Rows on a GPU are read with ids on that GPU.
@@ -48,12 +48,12 @@ class TensorFeature(Pinnable, StoredFeature):
             dtype, in memory of their own, half or a quarter as large; `read` gives float32 again. Less is read for each
             minibatch, and the values are rounded: float16 keeps 11 bits of each (and no value below 6e-8), bfloat16
             keeps 8. int8 keeps the nearest of 255 even steps from -m to m, where m is the largest magnitude in the
-            column, which is one place of a row across all rows. None stores the values as they are.
+            column; a column is one position in a row, across all rows. None stores the values as they are.
     Raises:
         TypeError: stored_as is given, and the tensor is not float32.
         ValueError: The tensor has no dimension, is neither in host memory nor on a CUDA device; or the values of a row
-            lie apart, and the tensor is memory-mapped or expanded. Or a column holds a value that stored_as cannot: for
-            int8 NaN or an infinity, for the others a finite value beyond their largest (float16: 65504).
+            lie apart, and the tensor is memory-mapped or expanded. Or stored_as cannot hold a value: for int8 NaN or an
+            infinity, for the others a finite value beyond their largest (float16: 65504).
         MemoryError: The stored rows or the copy do not fit into memory.
     Cost: with stored_as the tensor is read once, for int8 twice, in pieces. Without it, only rows whose values lie
     apart are copied.
@@ -89,14 +89,14 @@ class TensorFeature(Pinnable, StoredFeature):
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at `ids`, see Feature.read, equal to `tensor[ids]`; uses `torch.get_num_threads()` threads.
 
-        With `stored_as` they are equal to `decode(tensor[ids])`.
+        With `stored_as` the rows are equal to `decode(tensor[ids])`.
 
         Args:
-            ids: may lie on a GPU if the rows are page-locked or lie there: the read is then queued on its current
-                stream, and the host does not wait. See Feature.reads_on for ids without a row.
+            ids: may lie on a GPU if the rows are page-locked or lie on that GPU. The read is then queued on the current
+                stream of the GPU, and the host does not wait. See Feature.reads_on for ids without a row.
             out: memory for the rows, which is filled and returned: [n, *shape] of the same dtype, contiguous, in host
-                memory (it may be pinned), not overlapping the rows or the ids. By default the rows lie in memory
-                recycled from earlier minibatches. Not for ids on a GPU.
+                memory (it may be pinned), not overlapping the rows or the ids. By default the rows are in a new tensor,
+                whose memory may be recycled from earlier minibatches. Not allowed for ids on a GPU.
         """
         if self.stored_as is None:
             return self._read_stored(ids, out)
@@ -125,7 +125,7 @@ class TensorFeature(Pinnable, StoredFeature):
         return take_rows(self.tensor, table, wanted, num_threads())
 
     def _read_beside(self, ids: Tensor, kept: Kept) -> Tensor:
-        """Do as `_read_stored` with ids on a GPU, but take the rows that are in `kept` from there."""
+        """Return the result of `_read_stored` for ids on a GPU, but take the rows that are in `kept` from there."""
         return self._read_on_device(ids, None, self.tensor.dtype, kept)
 
     def write_rows(self, ids: Tensor, values: Tensor) -> None:
@@ -151,9 +151,9 @@ class TensorFeature(Pinnable, StoredFeature):
         child and a copy of the feature, also a copy in a worker, have no lock, and may make their own.
 
         Args:
-            pad_rows: first copy the rows, if need be, to a table in which each begins at a multiple of 128 bytes. A GPU
-                then reads a row of 400 bytes as 4 lines of 128 bytes, otherwise as 4 or 5. The table takes the memory
-                of the longer rows, and becomes `tensor`.
+            pad_rows: first copy the rows, if need be, to a table in which each row begins at a multiple of 128 bytes. A
+                GPU then reads a row of 400 bytes as 4 lines of 128 bytes, otherwise as 4 or 5. The padded table becomes
+                `tensor`, and its rows take more memory.
             sort_ids: sort the ids of each read on the GPU before it reads; the rows are the same. None sorts if it
                 pays: for 32,768 ids or more, if the rows take more than 1 GiB.
         Raises:
@@ -215,7 +215,7 @@ class TensorFeature(Pinnable, StoredFeature):
         return f"TensorFeature({self._form()})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # The first is a view of the rows that a pickle would copy; the others belong to this process.
+        # `_table` is a view of the rows, which pickle would copy; the others belong to this process.
         return without_pin({**self.__dict__, "_table": None, "_device_rows": None, "_scales": {}})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -286,7 +286,7 @@ def _by_row(rows: Tensor, *, is_mapped: bool) -> Tensor:
 
 
 def padded_rows(where: str, rows: Tensor) -> Tensor:
-    """Return `rows`, [count, *shape], copied so that rows begin at multiples of 128 bytes, unless they do already.
+    """Return `rows` [count, *shape] if each begins at a multiple of 128 bytes, else a copy of which this is true.
 
     Raises:
         MemoryError: The copy exceeds the memory that is left.
@@ -329,7 +329,7 @@ class DeviceRows:
             self._written.record(cuda().current_stream(self._table.device))
 
     def reads_on(self, device: torch.device, is_locked: bool) -> str | None:
-        """See Feature.reads_on; `is_locked` tells whether host memory stays page-locked as long as the feature."""
+        """See Feature.reads_on. `is_locked`: whether the rows stay page-locked as long as the feature lives."""
         if self._is_on_device:
             return "device memory" if cuda().device(device) == self._table.device else None
         return "uva" if self._table.numel() == 0 or is_locked else None
@@ -348,8 +348,8 @@ class DeviceRows:
 
         Args:
             is_locked: as for `reads_on`.
-            dtype: of the returned rows: the table's, or float32 to decode them.
-            scale: float32 [*shape] on that device, to decode int8.
+            dtype: dtype of the returned rows: that of the table, or float32 to decode the rows.
+            scale: float32 [*shape] on the device of the ids, to decode int8.
             sort_ids, kept: see gather; for rows in host memory.
         Raises:
             ValueError: The rows cannot be read from that device.
@@ -382,7 +382,7 @@ class DeviceRows:
         return gather(table, ids, scale=scale, dtype=dtype, missing=missing, **how)
 
     def finish(self) -> None:
-        """Wait until all ids that were read are known to have a row; raise IndexError if one has none."""
+        """Wait until it is known whether all ids that were read have a row; raise IndexError if an id has none."""
         with self._lock:
             waits = [missing.finish for missing in self._missing.values()]
         wait_for_all(waits)

@@ -35,13 +35,13 @@ from datapipes.base.sizes import check_memory
 from datapipes.graph.npy import REMEDY, read_array, readable, to_numpy
 
 ARRAYS = "arrays.npy"
-ALIGNED = 64  # bytes; a line of the cache, and NumPy's alignment of the values in a file
-MOST_HEADER_BYTES = 2**21  # 10,000 arrays or more; a hostile header takes 30 times as much memory once parsed
+ALIGNED = 64  # bytes: the size of a cache line, and NumPy's alignment of the values in a file
+MOST_HEADER_BYTES = 2**21  # enough for 10,000 arrays; a hostile header takes 30 times its bytes once parsed
 _MOST_DIMENSIONS = 64  # of an array; NumPy's limit
 _SIZE = whole(0)
 _HEX = re.compile("[0-9a-f]{32}")
 
-Place = tuple[str, int, str]  # kind of an array, number of its type, its name ("" if its kind has only one)
+Place = tuple[str, int, str]  # (kind of an array, position of its type, name; "" unless it is an attribute)
 
 
 def _read_shape(name: str, value: Any) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class Entry:
 
     @property
     def place(self) -> Place:
-        """Kind, type and name of the array; only attributes have a name."""
+        """(kind, type, name) of the array; the name is "" unless the array is an attribute."""
         return self.kind, self.type, self.name if self.kind.endswith("attributes") else ""
 
     @property
@@ -94,7 +94,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Arena:
-    """The entries of all arrays of an arena in a header.
+    """The list of an arena's arrays, as a header contains it.
 
     Raises:
         ValueError: An array is not within `num_bytes`, does not begin at a multiple of 64, or overlaps another.
@@ -131,7 +131,7 @@ def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, 
     """Return {place: entry}; `kinds` is {allowed kind of array: number of node types or edge types}.
 
     Raises:
-        ValueError: An array has another kind or an unknown type, or is listed twice.
+        ValueError: An array has a kind that is not allowed or an unknown type, or is listed twice.
     """
     places: dict[Place, Entry] = {}
     for entry in entries:
@@ -175,7 +175,7 @@ def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) 
 
 @contextmanager
 def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
-    """Turn whatever reading a corrupt header raises into a ValueError that names the file."""
+    """Context manager: turn whatever reading a corrupt header raises into a ValueError that names the file."""
     try:
         yield
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -183,7 +183,7 @@ def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
 
 
 def refuse_other_format(header: Mapping[str, Any], wanted: str, version: int) -> None:
-    """Raise ValueError if a header has another format or version. Call it inside `valid_header`."""
+    """Raise ValueError unless a header has the format `wanted` and this version. Call it inside `valid_header`."""
     form, number = header["format"], header["version"]
     if (form, number) != (wanted, version) or type(number) is not int:
         raise ValueError(f"format {shown(form)} version {shown(number)}, allowed {wanted!r} version {version}")
@@ -214,7 +214,7 @@ def write_arena(
             on_bytes(values)
 
         put(_file_header(arena))
-        end = 0  # of the values written so far
+        end = 0  # bytes written so far, without the file header
         for entry, pieces in zip(arena.arrays, arrays, strict=True):
             put(memoryview(bytes(entry.offset - end)))
             end = entry.offset
@@ -237,7 +237,7 @@ def _file_header(arena: Arena) -> memoryview:
 
 
 class ArenaWriter:
-    """Context manager that writes all arrays of an arena at once: `put` appends values to any of them, in any order.
+    """Context manager to write the arrays of an arena side by side: each call of `put` appends values to any array.
 
     Args:
         kinds_of_ids: kinds of arrays that hold ids, whose digests are the same for int32 and int64.
@@ -259,7 +259,7 @@ class ArenaWriter:
         self._put(header, 0)
 
     def put(self, number: int, values: Tensor) -> None:
-        """Append values to an array; `number` is its position in `arena.arrays`."""
+        """Append values to an array; `number` is the array's position in `arena.arrays`."""
         entry = self.arena.arrays[number]
         assert values.dtype == entry.dtype
         data = to_numpy(values).reshape(-1).view(np.uint8).data
@@ -311,7 +311,7 @@ def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> NDArray[np.ui
 def part_of(where: str, path: Path, whole: NDArray[np.uint8], entry: Entry, remedy: str = REMEDY) -> Tensor:
     """Return the array that `entry` describes, as a view of `whole`, the bytes of the arena file `path`.
 
-    Its storage covers only its own bytes, because torch pickles and saves a storage as a whole.
+    The storage of the tensor covers only the array's own bytes, because torch pickles and saves a storage as a whole.
     """
     with readable(where, path, entry.dtype, entry.shape, remedy):
         return torch.from_numpy(whole[entry.offset : entry.end]).view(entry.dtype).view(entry.shape)

@@ -1,5 +1,6 @@
-"""The arrays of a graph, as converters, storage and choices pass them; their names in digests and errors; and the
-digest of a graph, made from the digests of its arrays.
+"""The arrays of a graph, in the classes that converters, storage and choices pass.
+
+Also the names of arrays in digests and errors, and the digest of a graph, made from the digests of its arrays.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, NodeType
 from datapipes.processes.sharing import zeros_for_workers
 
-TOPOLOGY = ("indptr", "indices", "edge_ids")  # kinds of arrays; int32 ids count as int64 ones in their digests
+TOPOLOGY = ("indptr", "indices", "edge_ids")  # kinds of arrays; their digests are the same for int32 and int64
 
 
 class GraphArrays(NamedTuple):
-    """Unchecked arguments for HeteroCSCGraph; or for CSCGraph, with None as its one node type and one edge type."""
+    """Unchecked arguments for HeteroCSCGraph; or for CSCGraph, with None as the only node type and edge type."""
 
     relations: Mapping[Any, tuple[Tensor, Tensor]]
     num_nodes: Mapping[Any, int]
     edge_ids: Mapping[Any, Tensor]
     node_attributes: Mapping[Any, Any]
     edge_attributes: Mapping[Any, Any]
-    digests: Mapping[str, str] = {}  # {`array_name`: digest}, of the arrays whose folder has a digest
+    digests: Mapping[str, str] = {}  # {`array_name`: digest} of arrays from a folder that has their digest
 
     @classmethod
     def of(
         cls, num_nodes: Mapping[Any, int], edge_types: Collection[Any], arrays: Mapping[tuple[str, Any, str], Tensor]
     ) -> GraphArrays:
-        """Return the GraphArrays of {(kind, type, name): values}; the inverse of `each`."""
+        """Return the GraphArrays of `arrays`, {(kind, type, name): values}; the inverse of `each`."""
         nodes: dict[Any, dict[str, Tensor]] = {node_type: {} for node_type in num_nodes}
         edges: dict[Any, dict[str, Tensor]] = {edge_type: {} for edge_type in edge_types}
         for (kind, type_, name), values in arrays.items():
@@ -50,7 +51,7 @@ class GraphArrays(NamedTuple):
     def each(self) -> Iterator[tuple[str, Any, str, Tensor]]:
         """Yield (kind, type, name, values) of each array; the name is "" unless the array is an attribute.
 
-        Only for the arrays of a graph: unchecked arguments may lack the entries of some types.
+        Call it only on arrays of a checked graph: unchecked arguments may lack the entries of some types.
         """
         for edge_type, (indptr, indices) in self.relations.items():
             yield "indptr", edge_type, "", indptr
@@ -75,7 +76,7 @@ class TypedRelation:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges; each parallel edge counts."""
+        """Number of edges, parallel edges included."""
         return int(self.indices.shape[0])
 
 
@@ -105,7 +106,7 @@ class GraphRows(NamedTuple):
 
 
 class ByType(NamedTuple):
-    """A graph by type: {node type: number of nodes}, {edge type: Relation}, {node type: attributes}."""
+    """A graph by type: ({node type: number of nodes}, {edge type: Relation}, {node type: {name: values}})."""
 
     num_nodes: Mapping[Any, int]
     relations: Mapping[Any, Any]
@@ -123,7 +124,7 @@ def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:
 def graph_digest(
     num_nodes: Mapping[NodeType | None, int], relations: Mapping[EdgeType | None, Sequence[str | None]]
 ) -> str:
-    """Return `Graph.digest` of a graph, 32 hexadecimal digits.
+    """Return the digest of a graph's topology, which `Graph.digest` returns: 32 hexadecimal digits.
 
     Args:
         num_nodes: {node type: number}, sorted.
@@ -134,7 +135,7 @@ def graph_digest(
 
 
 def array_name(kind: str, type_: Any, name: str | None = None) -> str:
-    """Return what errors and digests call an array, as "node attribute 'x' of 'paper'"; `kind` is as in graph.json."""
+    """Return an array's name in errors and digests, as "node attribute 'x' of 'paper'"; `kind` is as in graph.json."""
     text = kind if kind in TOPOLOGY else f"{kind.removesuffix('s').replace('_', ' ')} {name!r}"
     return text if type_ is None else f"{text} of {type_!r}"
 

@@ -1,4 +1,4 @@
-"""Checks of the arrays of a graph, in O(1) reads, for both kinds of graph.
+"""Checks of the arrays of a graph, with types or without. Only `refuse_negative_ids` reads all values of an array.
 
 `where` names the class in errors. `type_` is the node type or edge type of the arrays; None without types.
 """
@@ -67,7 +67,7 @@ def check_attributes(where: str, kind: str, attributes: Any, count: int, type_: 
 
 
 def check_edge_ids(where: str, edge_ids: Any, num_edges: int, type_: Any = None) -> Tensor | None:
-    """Return the ids as int64 [num_edges], or None."""
+    """Return `edge_ids` as int64 [num_edges]; None if it is None."""
     if edge_ids is None:
         return None
     suffix = of_type(type_)
@@ -81,7 +81,7 @@ def check_edge_ids(where: str, edge_ids: Any, num_edges: int, type_: Any = None)
 
 
 def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
-    """Return `dtype` if it is int32 or int64 and holds the ids of `num_nodes` nodes, the most that any type has."""
+    """Return `dtype`, which must be int32 or int64 and hold the ids of `num_nodes` nodes, the most of any node type."""
     if dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"graph: index dtype must be torch.int32 or torch.int64, got {shown(dtype)}. Pass one of them."
@@ -92,7 +92,7 @@ def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
 
 
 def refuse_negative_ids(edge_ids: NDArray[np.int64], edge_type: Any) -> None:
-    """Raise ValueError for an edge id below 0. Reads all of them."""
+    """Raise ValueError for an edge id below 0. Reads all ids."""
     if edge_ids.size > 0 and edge_ids.min() < 0:
         place = int(edge_ids.argmin())
         raise ValueError(
@@ -102,7 +102,7 @@ def refuse_negative_ids(edge_ids: NDArray[np.int64], edge_type: Any) -> None:
 
 
 def check_mapping(where: str, name: str, value: Any, form: str, *, optional: bool = True) -> Mapping[Any, Any]:
-    """Return `value`, which must be a dict, or {} for None if it is `optional`; errors show `form`."""
+    """Return `value`, which must be a dict; errors show `form`. If `optional`, None is allowed too and becomes {}."""
     if value is None and optional:
         return {}
     if not isinstance(value, Mapping):
@@ -141,7 +141,7 @@ def check_num_nodes(num_nodes: Any) -> dict[str, int]:
 
 
 def of_known_edge_types(name: str, values: Any, edge_types: Mapping[EdgeType, Any], form: str) -> dict[EdgeType, Any]:
-    """Return an argument `values` with tuples as keys, {} for None. Refuse a key that is not in `edge_types`."""
+    """Return `values` with tuples as keys; None becomes {}. Refuse a key that is not in `edge_types`."""
     by_type = by_edge_type(f"{_NAME}, {name}", check_mapping(_NAME, name, values, form))
     for edge_type in by_type:
         known_edge_type(f"{_NAME}, {name}", edge_type, edge_types)
@@ -149,7 +149,7 @@ def of_known_edge_types(name: str, values: Any, edge_types: Mapping[EdgeType, An
 
 
 def refuse_mixed_dtypes(relations: Mapping[EdgeType, TypedRelation]) -> None:
-    """Raise TypeError if the neighbors of two relations have different dtypes."""
+    """Raise TypeError if the `indices` of two relations have different dtypes."""
     first: tuple[EdgeType, torch.dtype] | None = None
     for edge_type, relation in relations.items():
         dtype = relation.indices.dtype

@@ -4,8 +4,8 @@ A Choice holds the user's arguments. For each minibatch it makes the random keys
 parts carry. From the in-edges of a graph or a part (`Rows`) it makes the arrays from which the kernel draws, and their
 digests for the sampler's fingerprint. docs/semantics.md, section 3.
 
-KeptRows caches these arrays, as Chosen, so each is made once. Worker processes of a loader get them with the graph, in
-one shared memory; other pickled copies of a graph make their own.
+KeptRows caches these arrays, as Chosen, so each array is made once. Worker processes of a loader get the arrays with
+the graph, in one shared memory; other pickled copies of a graph make their own arrays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datapipes.processes.sharing import ForWorkers
 
 
 class RowForm(NamedTuple):
-    """Dtype and shape of a row of an attribute; `dtype` is the attribute's Python type if it is no tensor."""
+    """Dtype and shape of a row of an attribute; `dtype` is the Python type if the attribute is no tensor."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -83,10 +83,12 @@ class Rows(Edges, Protocol):
 
     @property
     def num_source_values(self) -> int:
-        """First size of a `source_attribute`: number of source nodes in a graph, of in-edges in a part."""
+        """Length of a `source_attribute`: in a graph the number of source nodes, in a part the number of in-edges."""
 
     def source_attribute(self, name: str) -> Tensor | None:
-        """Return the values of a node attribute of the sources: by node in a graph, by in-edge in a part; or None."""
+        """Return a node attribute of the sources: in a graph a value for each node, in a part a value for each in-edge.
+        None: there is no such attribute.
+        """
 
     def times_of_sources(self, name: str, out: Tensor | None = None) -> Tensor:
         """Return the time of each in-edge's source, int64 [num_edges]; written to `out` if given."""
@@ -124,33 +126,33 @@ class Choice:
 
     @property
     def reads(self) -> Choice | None:
-        """The choice reduced to the names of the attributes that it reads, a key of KeptRows; None if it reads none."""
+        """The choice reduced to the names of the attributes that it reads, a key of KeptRows. None: no attribute."""
         return None
 
     def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
         """Raise TypeError or ValueError unless the edge types have the attributes that the choice reads."""
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
-        """Return {name in errors: values} of the attributes that the choice reads, as `rows` has them now."""
+        """Return {name for errors: values} of the attributes that the choice reads, as `rows` has them now."""
         return {}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return new arrays that the kernel needs besides the attributes, or instead of them; [] if nothing is read.
+        """Make the arrays that the kernel needs besides, or instead of, the attributes; [] if no attribute is read.
 
-        O(num_edges).
+        Time O(num_edges).
 
         Raises:
-            TypeError, ValueError: A value is not allowed; the message names the first.
+            TypeError, ValueError: A value is not allowed; the message names the first such value.
             MemoryError: The arrays exceed the memory that is left.
         """
         return []
 
     def argument(self, rows: Rows, made: list[Tensor]) -> Any:
-        """Return what the kernel gets for one edge type; `made` is the result of `make`. None if nothing is read."""
+        """Return what the kernel gets for one edge type, given the result of `make`; None if no attribute is read."""
         return None
 
     def digests(self, rows: Rows, made: list[Tensor]) -> list[str] | None:
-        """Return the digests of the values that are read, see rows_digest; None if `rows` has nothing to read."""
+        """Return the digests of the attribute values that are read, see rows_digest; None if `rows` has none."""
         return None
 
     def kernel(self, arguments: list[Any]) -> _core.Choice | None:
@@ -171,7 +173,7 @@ class Choice:
         return [[rng.hop_key(hop, number) for number in edge_numbers] for hop in range(num_hops)], self
 
     def at(self, hop: int, places: Sequence[int]) -> Choice:
-        """Return the Choice to send for one hop; `places` are positions of its edge types among the sampled ones."""
+        """Return the Choice to send for one hop; `places`: positions of its edge types among those sampled."""
         return self
 
     def refuse_contradictions(self) -> None:
@@ -203,7 +205,7 @@ CHOICE = Form(_read, lambda choice: {"by": choice.by, **to_json(choice)})  # the
 def check_form(
     name: str, form: RowForm, dtypes: Sequence[torch.dtype], size: Any, *, convert: str = "Convert it.", anew: str = ""
 ) -> None:
-    """Raise TypeError for a dtype that is not allowed, ValueError for rows of several numbers; errors show `size`."""
+    """Raise TypeError if the dtype is not in `dtypes`, ValueError if a row has several numbers; errors show `size`."""
     kind, shape = form
     if not isinstance(kind, torch.dtype):  # the graph made tensors of all attributes when it was built
         raise TypeError(f"{name} must be a tensor, got {kind.__name__}. Set torch.as_tensor(values).")
@@ -244,7 +246,7 @@ def forms_of(
 
 
 def version(values: Any) -> int | None:
-    """Return how often an attribute was changed in place; None if it is no tensor."""
+    """Return how often an attribute was changed in place; None if the attribute is no tensor."""
     return version_of(values) if isinstance(values, Tensor) else None
 
 
@@ -262,7 +264,7 @@ class Chosen:
         self._digests: tuple[list[str] | None] | None = None
 
     def argument(self) -> Any:
-        """Return `Choice.argument`; it is made again if the memory of a tensor has moved."""
+        """Return the result of `Choice.argument`, cached until the memory of a tensor moves."""
         places = [tensor.data_ptr() for tensor in (*self.made, *self._read.values()) if tensor is not None]
         argument = self._argument
         if argument is None or argument[1] != places:
@@ -270,13 +272,13 @@ class Chosen:
         return argument[0]
 
     def digests(self) -> list[str] | None:
-        """Return `Choice.digests`, computed once."""
+        """Return the result of `Choice.digests`, computed once."""
         if self._digests is None:
             self._digests = (self._choice.digests(self._rows, self.made),)
         return self._digests[0]
 
     def is_of(self, now: dict[str, Tensor | None]) -> bool:
-        """Whether the arrays were made of these attributes, and these were not changed in place since."""
+        """Whether the arrays were made of the attributes `now`, and none of these was changed in place since."""
         return all(
             now[name] is values and version(values) == self._versions[name] for name, values in self._read.items()
         )
@@ -302,7 +304,7 @@ class KeptRows:
 
     def __init__(self, came: dict[Any, list[Tensor]] | None = None) -> None:
         self._kept: dict[Any, Chosen] = {}
-        self._came = came or {}  # from the process that started this one
+        self._came = came or {}  # arrays that the process that started this one has made
         self._making = threading.Lock()  # a server's threads share the arrays
 
     @property
@@ -315,7 +317,7 @@ class KeptRows:
         return key in self._kept or key in self._came
 
     def get(self, where: str, reads: Choice, edge_type: Any, rows: Rows) -> Chosen:
-        """Return the arrays of an edge type; make them if there are none, or the attributes have changed since.
+        """Return the arrays of an edge type. Make them if the cache has none, or the attributes have changed since.
 
         Args:
             where: the caller, for errors.
@@ -326,7 +328,7 @@ class KeptRows:
         key, now = (reads, edge_type), reads.attributes(rows)
         kept = self._kept.get(key)
         if kept is not None and kept.is_of(now):
-            return kept  # without the lock: other threads may be making other arrays, for long
+            return kept  # without the lock, which another thread may hold for long, while it makes arrays
         with self._making:
             kept = self._kept.get(key)
             if kept is None or not kept.is_of(now):
@@ -357,15 +359,15 @@ def _restored(counts: dict[Any, int], made: Any) -> KeptRows:
 
 
 def rows_digest(values: Tensor, indptr: Tensor | None = None, *, node_ids: Tensor | None = None) -> str:
-    """Return the digest "DTYPE:HEX" of the bits of values, of 1, 2, 4 or 8 bytes each. O(number of values).
+    """Return the digest "DTYPE:HEX" of the bits of `values`, of 1, 2, 4 or 8 bytes each. Time O(number of values).
 
     The digest is a sum over rows in any order (csrc/graph/rows_digest.h), so the digests of the parts of a graph add up
     to the digest of the whole graph: a state can be saved on one machine and resumed over parts.
 
     Args:
-        values: [num_edges] in the order of the rows; or, without `indptr`, [num_nodes].
+        values: with `indptr` [num_edges], row by row; without `indptr` [num_nodes].
         indptr: int64 [num_rows + 1], where the values of each row begin.
-        node_ids: int64 [num_rows], the node of each row; by default row i is node i. A part passes its own nodes' ids.
+        node_ids: int64 [num_rows], the node of each row, for the rows of a part; None: row i is node i.
     """
     high, low = _core.rows_digest(
         None if indptr is None else indptr.numpy(),
@@ -377,7 +379,7 @@ def rows_digest(values: Tensor, indptr: Tensor | None = None, *, node_ids: Tenso
 
 
 def sum_of_digests(digests: Iterable[str]) -> str:
-    """Return the digest of the whole graph from the digests of its parts, one or more, all of one dtype."""
+    """Return the digest of the whole graph from the digests of its parts: at least one digest, all of one dtype."""
     pairs = [digest.split(":") for digest in digests]
     names = {name for name, _ in pairs}
     if len(names) != 1:

@@ -1,8 +1,7 @@
 """Convert graphs of other libraries to the arrays of a graph; all converters use one stable sort by destination.
 
-A graph with types becomes one edge_index for each edge type. Each type is sorted separately, so the order of the
-edge types does not matter. The converters return plain tensors, so this module does not need the
-classes of graphs.
+A graph with types becomes one edge_index for each edge type. Each type is sorted separately, so the order of the edge
+types does not matter. The converters return plain tensors, so this module does not need the classes of graphs.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _WHERE = "from_edge_index"
 RENUMBER = (
     "Renumber the ids, since each id below the largest takes 8 bytes: torch.unique(edge_index, return_inverse=True)."
 )
-_SPLIT_FROM = 2**20  # edges from which the sort takes half a byte an edge, and 8 bytes for 512 nodes, on top
+_SPLIT_FROM = 2**20  # for as many edges or more, the sort needs half a byte more an edge, and 8 bytes per 512 nodes
 
 
 def from_edge_index(
@@ -77,7 +76,7 @@ def _arrays(
 
 
 def _in_order(name: str, values: Any, order: Tensor, edge_type: EdgeType | None) -> Tensor:
-    """Reorder an edge attribute from the columns of edge_index to CSC order; `order` is each sorted edge's column."""
+    """Reorder an edge attribute from the columns of edge_index to CSC order; `order[i]` is the column of edge i."""
     tensor = as_tensor(_WHERE, f"edge attribute {name!r}{of_type(edge_type)}", values)
     if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
         raise ValueError(
@@ -90,13 +89,14 @@ def _in_order(name: str, values: Any, order: Tensor, edge_type: EdgeType | None)
 def sorted_by_destination(
     columns: Tensor, num_src: int, num_dst: int, *, where: str, more_bytes: int = 0, remedy: str = RENUMBER
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (indptr [num_dst + 1], indices, order) of the edges `columns` [2, num_edges].
+    """Return (indptr, indices, order) of the edges `columns` [2, num_edges], by a stable sort.
 
-    `order[i]` is the column of edge i. The sort is stable.
+    `indptr` is int64 [num_dst + 1], `indices` [num_edges] has the sources, in the dtype of `columns`, and `order[i]`,
+    int64 [num_edges], is the column of edge i.
 
     Args:
         where: the caller, for errors.
-        more_bytes: memory that the caller will need besides.
+        more_bytes: bytes of memory that the caller will need in addition.
         remedy: the end of the MemoryError, which says what to do.
     Raises:
         IndexError: An end of an edge is no node.
@@ -114,7 +114,7 @@ def sorted_by_destination(
     try:
         with working(f"sort {len(src):,} edges"):
             indptr, indices, order = _core.coo_to_csc(src, dst, num_dst, num_sources=num_src)
-    except MemoryError as error:  # other processes took it meanwhile, or the address space is in pieces
+    except MemoryError as error:  # other processes took memory meanwhile, or the address space is fragmented
         raise MemoryError(f"{where}: {graph} needs {num_bytes} bytes, which are not left. {remedy}") from error
     return torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(order)
 
@@ -143,7 +143,8 @@ def _from_networkx(
     node_attributes: Mapping[Any, Iterable[str]],
     edge_attributes: Mapping[Any, Iterable[str]],
 ) -> tuple[dict[Any, Any], dict[Any, int], dict[Any, Any], dict[Any, Any]]:
-    """Return (columns, numbers of nodes, node attributes, edge attributes), each a dict by type.
+    """Return (columns, counts, node attributes, edge attributes): {edge type: int64 [2, num_edges]}, {node type: number
+    of nodes}, and for each kind of attribute {type: {name: values}}.
 
     Args:
         node_type, edge_type: names of the attributes that hold the types; None without types.
@@ -204,7 +205,7 @@ def from_pyg(data: Any) -> GraphArrays:
 def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
     """Return the edge_index of a Data, or of a HeteroData's edge type, checked by check_edge_index.
 
-    Raise TypeError for a list: PyG cannot count its edges, so PyG would take no tensor for an edge attribute.
+    Raise TypeError for a list: PyG cannot count the edges of a list, so it would take no tensor for an edge attribute.
     """
     if isinstance(edge_index, (list, tuple)):
         raise TypeError(
@@ -217,7 +218,7 @@ def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
 def refuse_wrong_rows(where: str, data: Any) -> None:
     """Raise ValueError unless x, edge_attr and edge_weight of a Data or HeteroData have a row for each node or edge.
 
-    PyG would take other tensors for attributes of the whole graph.
+    PyG would take a tensor with another number of rows for an attribute of the whole graph.
     """
     for stores, names in ((data.node_stores, ("x",)), (data.edge_stores, ("edge_attr", "edge_weight"))):
         for store in stores:
@@ -245,7 +246,7 @@ def check_store_rows(where: str, features: Any, counts: Mapping[Any, int], num_e
 
 
 def num_edges_of(store: Any) -> int:
-    """Return the number of edges of a PyG store. Its own `num_edges` counts the rows of edge_attr if set first."""
+    """Return the number of edges of a PyG store. The store's `num_edges` may count rows of edge_attr, if set first."""
     edge_index = store.get("edge_index")
     return int(store.num_edges if edge_index is None else edge_index.shape[-1])
 

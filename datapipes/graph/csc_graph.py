@@ -41,8 +41,8 @@ class CSCGraph(LocalGraph):
         indices: int32 or int64 [num_edges], the source of each in-edge. Sampled ids have this dtype.
         node_attributes: {name: [num_nodes, ...]}.
         edge_attributes: {name: [num_edges, ...]}, aligned with `indices`.
-        edge_ids: int64 [num_edges] or None; the id of the edge at each position, by default the position. Edge
-            features are looked up by this id.
+        edge_ids: int64 [num_edges], the id of the edge at each position; None: the id is the position. Edge features
+            are looked up by this id.
     Raises:
         TypeError, ValueError: Shapes, dtypes or the ends of indptr do not fit; the message says what is allowed.
     """
@@ -70,7 +70,7 @@ class CSCGraph(LocalGraph):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges; each parallel edge counts."""
+        """Number of edges, parallel edges included."""
         return int(self.indices.shape[0])
 
     def _by_type(self) -> ByType:
@@ -103,32 +103,36 @@ class CSCGraph(LocalGraph):
     ) -> CSCGraph:
         """Write the graph of `edges` to `folder`, in bounded memory, and return it, memory-mapped.
 
-        The graph equals that of `from_edge_index`, to the bit: the sort is stable. To continue a killed build,
-        call it again with the same arguments. If `folder` already has the complete graph of the same files, it is
-        opened. The build takes about twice the bytes of the graph on the disk.
+        The graph equals that of `from_edge_index`, to the bit: the sort is stable. To continue a killed build, call
+        `build` again with the same arguments. If `folder` already has the complete graph of the same files, that graph
+        is opened. The build needs free disk space of about twice the bytes of the graph.
 
         Args:
-            edges: one of these: an array [2, num_edges], row 0 the sources, or [num_edges, 2]; the path of a .npy file
-                of that array; a pair of arrays or paths; a file of pairs with the suffix .int32 or .int64; a Parquet or
-                CSV file with the columns "src" and "dst", or with only two columns (a first line with letters is a
-                header; without a header, the first two columns count); a folder of files of one of these kinds, in the
-                order of their names; the URI of Parquet or CSV files or of their folder, as "gs://bucket/edges/"; an
-                iterable of chunks [2, n] or ([2, n], {name: values}), or a callable that returns the iterable.
+            edges: the sources and destinations, in one of these forms:
+                - an array [2, num_edges], sources first, or [num_edges, 2], or the path of a .npy file of either;
+                - a pair (sources, destinations) of arrays or of paths of .npy files;
+                - a file of pairs with the suffix .int32 or .int64;
+                - a Parquet or CSV file with the columns "src" and "dst", or with only two columns. A first line with
+                  letters is a header; without a header, the first two columns are used;
+                - a folder of files of one of these kinds, read in the order of their names;
+                - the URI of Parquet or CSV files or of their folder, as "gs://bucket/edges/";
+                - an iterable of chunks [2, n] or ([2, n], {name: values}), or a callable that returns such an iterable.
             folder: a new or empty folder, or the folder of the same graph.
             node_attributes: {name: values [num_nodes, ...], or the path of a .npy file}.
-            edge_attributes: {name: values [num_edges, ...], the path of a .npy file, or a column of the table}, in the
-                order of the edges; the values are moved with the edges.
+            edge_attributes: {name: values [num_edges, ...], the path of a .npy file, or the name of a column of the
+                table}, in the order of `edges`; the values are moved with the edges.
             index_dtype: dtype of `indices`, torch.int32, torch.int64 or the name; "auto" means int32 if the ids fit.
-            edge_ids: True keeps the position of each edge in `edges` as its id, 8 bytes an edge. With False, the id is
-                the position in the graph, and edge features in the order of `edges` must be given as `edge_attributes`.
-            max_memory: memory that the build may take beyond the present memory of the process, as "4GB" or bytes.
+            edge_ids: True: the id of an edge is its position in `edges`; takes 8 bytes an edge. False: the id is the
+                position in the graph, and edge features in the order of `edges` must be given as `edge_attributes`.
+            max_memory: bytes that the build may take beyond the present memory of the process: "4GB", or an int.
         Raises:
             IndexError: An end of an edge is no node.
             ValueError, TypeError: `edges` is none of the above, or differs from the edges of a killed build; a file was
                 truncated, or changed at its URI while it was read.
-            FileExistsError: The folder holds something else. BlockingIOError: Another process is writing to it.
+            FileExistsError: The folder has other contents.
+            BlockingIOError: Another process is writing to the folder.
             OSError: The disk is full, or a file cannot be read. The files of the build are then removed.
-            ModuleNotFoundError: A package that reads tables, or a URI, is not installed.
+            ModuleNotFoundError: The package that reads tables, or the package that reads URIs, is not installed.
         """
         from datapipes.ingest.build import Wanted, build_graph  # an annex
 
@@ -156,8 +160,8 @@ class CSCGraph(LocalGraph):
         destinations), are copied.
 
         Raises:
-            TypeError: `edge_index` holds no int32 or int64.
-            ValueError: It has another shape, or attributes do not have one row for each node or edge.
+            TypeError: `edge_index` is neither int32 nor int64.
+            ValueError: `edge_index` has another shape, or attributes do not have one row for each node or edge.
         """
         return cls._of(convert.from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 
@@ -188,9 +192,9 @@ class CSCGraph(LocalGraph):
         """Return the graph of a PyG `Data`; its node-level and edge-level tensors become attributes.
 
         Raises:
-            TypeError: `edge_index` is a list, or holds no int32 or int64.
-            ValueError: Its shape is not [2, num_edges], or `x`, `edge_attr` or `edge_weight` lacks a row for each node
-                or edge.
+            TypeError: `edge_index` is a list, or is neither int32 nor int64.
+            ValueError: The shape of `edge_index` is not [2, num_edges]; or `x`, `edge_attr` or `edge_weight` does not
+                have one row for each node or edge.
         """
         return cls._of(convert.from_pyg(data))
 

@@ -1,10 +1,10 @@
-"""Graphs with other edges: each edge and its reverse, self-loops added or removed; with types and without.
+"""Change the edges of a graph, with types or without: add the reverses of edges, add or remove self-loops.
 
 Each function lists the edges of the changed types, and sorts them by destination with the converters' sort. That sort
-is stable, so in-edges of a node stand in the order of the list. Edges are listed in the order of the graph: by
-destination, then by their place among its in-edges. In the new graph the id of an edge is its position, and the edge
-attribute "original_id" holds its former id. A graph that has this attribute keeps its values, so after several changes
-they still name the edges of the first graph. A relation without changed edges stays as it is, with its ids.
+is stable, so the in-edges of a node keep the order of the list. Edges are listed in the order of the graph: by
+destination, then by position among the in-edges of the destination. In the new graph the id of an edge is its position,
+and the edge attribute "original_id" has its former id. If the graph has this attribute already, the values are kept, so
+after several changes they are still ids of the first graph. A relation without changed edges keeps its ids.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ORIGINAL_ID = "original_id"
 
 
 class _Edges(NamedTuple):
-    """The edges of a type as a list: `ends` [2, num_edges], sources above destinations, and the rows of attributes."""
+    """The edges of a type as a list: `ends` [2, num_edges], sources in row 0; `attributes` {name: [num_edges, ...]}."""
 
     ends: Tensor
     attributes: dict[str, Tensor]
 
     def at(self, places: Tensor) -> _Edges:
-        """Return the edges that `places` selects, positions in the list or a mask."""
+        """Return the edges at `places`: positions in the list, or a mask of the list."""
         return _Edges(self.ends[:, places], {name: rows[places] for name, rows in self.attributes.items()})
 
     def reversed(self) -> _Edges:
@@ -108,7 +108,7 @@ def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -
 
 
 def with_edges_kept(arrays: GraphArrays, kept: Mapping[Any, Tensor]) -> GraphArrays:
-    """Return the arrays without edges that are False in `kept`, {edge type: bool [num_edges]}; edges keep their ids."""
+    """Return the arrays without the edges that are False in `kept`, {edge type: bool [num_edges]}; ids are kept."""
     relations, attributes, ids = {**arrays.relations}, {**arrays.edge_attributes}, {**arrays.edge_ids}
     for edge_type, keep in kept.items():
         indptr, indices = arrays.relations[edge_type]
@@ -128,7 +128,10 @@ def _listed(arrays: GraphArrays, edge_type: EdgeType | None) -> _Edges:
 
 
 def _with_edges(where: str, arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
-    """Return `arrays` in which the edge types of `edges`, new ones too, have these edges; ids are their positions."""
+    """Return `arrays` with `edges`, {edge type: edges}, in place of the edges of these types, which may be new types.
+
+    The id of each of these edges is its position.
+    """
     relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
     for edge_type, listed in edges.items():
         counts = [arrays.num_nodes[end] for end in ends_of(edge_type)]
@@ -183,7 +186,7 @@ def _reverses(where: str, arrays: GraphArrays, reverse_names: Any) -> dict[Any, 
 
 
 def _of_one_node_type(where: str, arrays: GraphArrays, edge_types: Collection[Any] | None) -> list[Any]:
-    """Return the edge types that may have self-loops: all of them, or the given ones, checked."""
+    """Return the edge types from a node type to itself: those in `edge_types`, checked; all of them if it is None."""
     have_loops = [edge_type for edge_type in arrays.relations if len({*ends_of(edge_type)}) == 1]
     if edge_types is None:
         return have_loops

@@ -1,7 +1,7 @@
-"""Graph: the interface of graphs for stages, with types of nodes and edges or without.
+"""Graph: the interface by which stages use a graph, with types of nodes and edges or without.
 
 A graph without types has the one node type None and the one edge type None. So a stage that loops over `node_types` and
-`edge_types` treats both kinds alike.
+`edge_types` works for graphs with types and without.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Relation(Edges, Protocol):
 
 
 class FoundEdges(NamedTuple):
-    """For n pairs of nodes, which of them are edges.
+    """Which of n pairs of nodes are edges.
 
     Attributes:
         counts: int64 [n], number of edges from the source to the destination of each pair, parallel ones included.
@@ -65,7 +65,7 @@ class EarliestNode(NamedTuple):
 class Graph(ABC):
     """Base of CSCGraph, HeteroCSCGraph and DistGraph."""
 
-    _in_parts: bool = False  # whether the in-edges are in parts of a partition; few samplers can read these
+    _in_parts: bool = False  # whether the in-edges are in parts of a partition; few samplers can sample such a graph
     _warned_of: frozenset[Any] = frozenset()  # what users were warned of, so that workers do not warn again
     _anew: str = ""  # a sentence that errors append to the advice to change an attribute
 
@@ -94,7 +94,7 @@ class Graph(ABC):
     @property
     @abstractmethod
     def num_edges(self) -> int | Mapping[EdgeType, int]:
-        """Number of edges, or {edge type: number}; each parallel edge counts."""
+        """Number of edges, parallel edges included; or {edge type: number}."""
 
     @property
     @abstractmethod
@@ -150,8 +150,8 @@ class Graph(ABC):
         """Return how many edges join each pair of nodes, and the id of the first. A DistGraph asks the owners of the
         destinations.
 
-        The in-edges of a destination are read for each of its pairs, or, if there are many, once for all its pairs:
-        O(n log n + in-edges).
+        The in-edges of a destination are read for each of its pairs; if the destination has many in-edges, once for all
+        its pairs. Time O(n log n + in-edges).
 
         Args:
             pairs: int32 or int64 [n, 2], source and destination of each; repeats allowed.
@@ -171,14 +171,14 @@ class Graph(ABC):
 
     @abstractmethod
     def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
-        """Return the result of ItemSet.of_edges; of a DistGraph only the edges of the part in this process."""
+        """Return the item set for ItemSet.of_edges. For a DistGraph, it has only the edges of this process's part."""
 
     @abstractmethod
     def _earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
         """Return {node type: EarliestNode} of the types that have the node attribute `name`, which holds times.
 
         Raises:
-            ValueError: A graph in parts was partitioned with other times, or by a release that did not store this.
+            ValueError: A graph in parts was partitioned with other times, or by a release that stored no such nodes.
         """
 
     @abstractmethod
@@ -235,10 +235,10 @@ class KeptTopology:
     """The `_core.Topology` of a graph or a part; each process makes it once.
 
     `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor and
-    frees the old one. So check `is_valid` before each use; if it is False, make a new one.
+    frees the old one. So check `is_valid` before each use; if it is False, make a new KeptTopology.
 
     Args:
-        nodes: {node type: (number of nodes,)}, in order; for a part (number in the whole graph, number it owns).
+        nodes: {node type: (number of nodes,)}, in order; for a part (nodes of the whole graph, nodes that it owns).
         relations: {edge type: Relation}, in order.
     Attributes:
         topology: what the kernels take.
@@ -261,7 +261,7 @@ class KeptTopology:
 
     @property
     def is_valid(self) -> bool:
-        """Whether all tensors are still at the same place in memory."""
+        """Whether all tensors are still at the same address in memory."""
         return self._now() == self._places
 
     def _now(self) -> list[int]:
@@ -284,7 +284,13 @@ def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
 
 
 def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int) -> FoundEdges:
-    """Return FoundEdges of pairs, given the sources and the destinations' rows in `relation`, of a graph or part."""
+    """Return the FoundEdges of n pairs of nodes.
+
+    Args:
+        relation: the Relation of a graph or a part.
+        rows: int64 [n], for each pair the row in `relation` of its destination.
+        sources: int64 [n], the source of each pair, below `num_sources`.
+    """
     counts, firsts = _core.find_edges(
         relation.indptr.numpy(), relation.indices.numpy(), rows.numpy(), sources.numpy(), num_sources=num_sources
     )
@@ -294,7 +300,7 @@ def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int
     return FoundEdges(torch.from_numpy(counts), first_ids)
 
 
-# --- the edges of a graph as items, by destination, then by their place among its in-edges
+# --- the edges of a graph as items, sorted by destination, then by position among the in-edges of the destination
 
 
 def edge_items(
@@ -304,7 +310,7 @@ def edge_items(
 
     Args:
         relations: {edge type: Relation}; the type is None without types.
-        nodes: {node type: the node of each row}; None if row i is node i.
+        nodes: {node type: int64 [num_rows], the node of each row; None if row i is node i}.
     """
     where = "ItemSet.of_edges"
     if edge_type is not None:
@@ -343,7 +349,7 @@ def edge_items(
 
 
 def items_of(where: str, relation: Any, nodes: Tensor | None, ids: Any) -> tuple[Tensor, Tensor]:
-    """Return (pairs [n, 2], edge ids) of all edges, or of the edges with the given ids, in the order of `ids`.
+    """Return (pairs [n, 2], edge ids [n]) of the edges with the ids `ids`, in this order; of all edges for None.
 
     Raises:
         IndexError: No edge has one of the ids.

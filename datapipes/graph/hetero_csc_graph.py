@@ -47,12 +47,12 @@ class HeteroCSCGraph(LocalGraph):
     """A heterogeneous graph as compressed sparse columns by edge type. Tensors and NumPy arrays are not copied.
 
     An edge type is a tuple (src, rel, dst) of three texts; the middle one names the relation. Wherever this class takes
-    a tuple, it takes the text "src:rel:dst" too, if that splits in one way only. Several edge types may join the same
-    node types, and src may equal dst.
+    a tuple, it takes the text "src:rel:dst" too, if the text splits in one way only. Several edge types may join the
+    same node types, and src may equal dst.
 
-    Worker processes get all arrays, hundreds for a hundred relations, as one shared memory. All workers and
-    loaders share this copy, which is freed after the last of them has ended; until then, this process holds the copy
-    besides its own arrays. A graph that was opened from files with `mmap` needs no copy.
+    Worker processes get a copy of all arrays, hundreds for a hundred relations, in one shared memory. All workers and
+    loaders share this copy, and it is freed after the last of them has ended; until then it takes memory besides the
+    arrays of this process. A graph that was opened from files with `mmap` needs no copy.
 
     Args:
         relations: {(src, rel, dst): (indptr, indices)}; at most 65,536 edge types.
@@ -62,8 +62,8 @@ class HeteroCSCGraph(LocalGraph):
         num_nodes: {node type: number}, for both ends of every edge type. It may name types without edges, too.
         node_attributes: {node type: {name: [num_nodes, ...]}}.
         edge_attributes: {edge type: {name: [num_edges, ...]}}, aligned with `indices`.
-        edge_ids: {edge type: int64 [num_edges]}; the id of the edge at each position, by default the position. Each
-            edge type has ids of its own. Edge features are looked up by them.
+        edge_ids: {edge type: int64 [num_edges]}, the id of the edge at each position; by default the position. Each
+            edge type has ids of its own. Edge features are looked up by these ids.
     Raises:
         TypeError, ValueError: Shapes, dtypes, the ends of indptr or the types do not fit; the message says what is
             allowed, and names the nearest type if a type is unknown.
@@ -115,7 +115,7 @@ class HeteroCSCGraph(LocalGraph):
 
     @property
     def num_edges(self) -> dict[EdgeType, int]:
-        """{edge type: number of edges}; each parallel edge counts."""
+        """{edge type: number of edges}, parallel edges included."""
         return {edge_type: relation.num_edges for edge_type, relation in self._relations.items()}
 
     @property
@@ -140,8 +140,8 @@ class HeteroCSCGraph(LocalGraph):
     ) -> HeteroCSCGraph:
         """Write the graph of {edge type: edges} to `folder`, in bounded memory, and return it, memory-mapped.
 
-        The graph equals that of `from_edge_index`, to the bit. Edges and other arguments have the forms of
-        CSCGraph.build; attributes are given by type.
+        The graph equals that of `from_edge_index`, to the bit. The edges of each type and the other arguments are as in
+        CSCGraph.build; attributes are {type: {name: values}}.
 
         Raises:
             ValueError: `num_nodes` lacks a type; see also CSCGraph.build.

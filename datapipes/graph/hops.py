@@ -23,11 +23,12 @@ class Sampled(NamedTuple):
     """A sampled neighborhood, compacted to local ids. In a graph with types, each tensor or block is a dict by type.
 
     Attributes:
-        nodes: ids [num_nodes], distinct, by first occurrence; the seeds come first. With types: of all node types.
-        local_seeds: ids [num_seeds], the position of each seed in `nodes`. With types: of the types that have seeds.
-        hops: one Block a hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
-        groups: int64 [num_nodes], the group of seeds from which each node was found, if groups share no nodes
-            (trees, times); nodes are then distinct within a group. None otherwise.
+        nodes: ids [num_nodes], distinct, in order of first occurrence, so the seeds are first. With types, the dict has
+            all node types.
+        local_seeds: ids [num_seeds], the position of each seed in `nodes`. With types, the dict has the types of seeds.
+        hops: one Block for each hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
+        groups: int64 [num_nodes], the group of seeds from which each node was found, if groups share no nodes (trees,
+            times); a node then occurs once in each group that found it. None: the seeds have no such groups.
     """
 
     nodes: Any
@@ -40,12 +41,12 @@ class SeedTrees(NamedTuple):
     """The groups of the seeds of a minibatch.
 
     Attributes:
-        groups: int64 [n], the group of each seed, aligned with the sampler's ids; with types {node type: groups}, in
-            the same order.
+        groups: int64 [n], the group of each seed, in the order of the ids that the sampler gets; with types {node type:
+            groups}.
         streams: uint32 [num_groups], the random stream of each group.
         times: int64 [num_groups], the time of each group; None without times.
-        rows: int64 [num_groups], the row of the minibatch's seeds that each tree belongs to, counted over all types;
-            None if tree i belongs to row i, or groups are not trees.
+        rows: int64 [num_groups], for each tree the row of the minibatch's seeds to which it belongs; rows are counted
+            over all types. None: tree i belongs to row i, or the groups are not trees.
     """
 
     groups: Any
@@ -56,7 +57,7 @@ class SeedTrees(NamedTuple):
     def core(self, types: Iterable[Any]) -> _core.Groups:
         """Return the groups for the C++ core; `types` are the node types of the seeds, in the order of the kernel."""
         of_seeds = [self.groups[node_type] for node_type in types] if isinstance(self.groups, dict) else [self.groups]
-        streams = self.streams if self.streams.any() else None  # seeds of one time have stream 0
+        streams = self.streams if self.streams.any() else None  # groups by time all have stream 0
         return _core.Groups(of_seeds, count=len(self.streams), streams=streams, times=self.times)
 
 
@@ -127,7 +128,7 @@ class HopPlan:
                     f"{self.name}: found seeds of the type {shown(node_type)}, allowed are "
                     f"{shown([*self.node_numbers])}. Pass {{type: ids}}."
                 )
-            if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES:  # stages check them already: saves 2 us
+            if not isinstance(ids, Tensor) or ids.dtype not in INDEX_DTYPES:  # stages have checked them: saves 2 us
                 check_index_tensor(self.name, "seeds", ids)
         return typed
 
@@ -135,7 +136,7 @@ class HopPlan:
 def sampled(
     graph: Any, seeds: Mapping[Any, Tensor], nodes: Any, local_seeds: Any, hops: Any, groups: Any, edge_types: Any
 ) -> Sampled:
-    """Return the arrays from a kernel, which are in the order of the types, as a Sampled.
+    """Return a Sampled of the arrays from a kernel, which are in the order of the types.
 
     Args:
         seeds: {node type: ids}, in the order in which the kernels got them.
@@ -152,7 +153,7 @@ def sampled(
 
 
 def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
-    """Return a Block of a kernel's arrays."""
+    """Return the Block of arrays from a kernel."""
     ids = None if edge_ids is None else torch.from_numpy(edge_ids)
     return Block(torch.from_numpy(indptr), torch.from_numpy(indices), num_src, ids)
 

@@ -1,4 +1,4 @@
-"""random_link_split: split the edges of a graph into training, validation and test links, and the graph to sample."""
+"""random_link_split: split the edges of a graph into training, validation and test links; make the graph to sample."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LinkSplit(NamedTuple):
     """The result of `random_link_split`. Items are pairs; their edge ids reach minibatches as `extra["edge_ids"]`.
 
     Attributes:
-        train_set, validation_set, test_set: ItemSet, for a graph with types HeteroItemSet; None without links.
+        train_set, validation_set, test_set: ItemSet, with types HeteroItemSet; None: the split has no links.
         graph: the graph to sample: without the edges of the validation and test sets, and with `supervision` below 1
             also without the edges of the training set. Edges keep their ids and attributes.
     """
@@ -52,21 +52,22 @@ def random_link_split(
 ) -> LinkSplit:
     """Split the edges of a graph at random into training, validation and test links, and the graph to sample.
 
-    All edges between two nodes fall into one split: parallel ones, and both directions. An item is an edge of the
-    graph, so an undirected graph gives both directions. O(E log E); takes about 100 bytes an edge.
+    All edges between two nodes, parallel edges and both directions, are one link and fall into one split. An item is an
+    edge, so a link of an undirected graph gives an item for each direction. Time O(E log E); memory: about 100 bytes an
+    edge.
 
     Args:
         graph: a CSCGraph or HeteroCSCGraph, not partitioned; partition the graph that the split returns.
-        validation, test: shares of the links, as floats in [0, 1), or numbers of them, as ints. A link counts once,
+        validation, test: a float in [0, 1) is a share of the links, an int a number of links. A link counts once,
             however many edges it has.
         seed: the random seed; equal seeds give equal splits, on any machine.
         reverse_etypes_mapping: {edge type: the type of its reverses}, as tuples or "src:rel:dst". The reverses follow
             their edges into the split and are no items. Each edge must have its reverse. A type that is not named is
-            split independently; it is refused if another type holds exactly its reverses, unless {edge type: None}
-            says that these reveal nothing.
-        supervision: the share of the training links that are items. Below 1 the items are taken out of the graph too,
-            so only the other training links are sampled. With 1 all training links are items and stay in the graph: put
-            exclude_seed_edges behind the sampler.
+            split independently. It is refused if another type has exactly its reverses; to allow this, where the
+            reverses reveal nothing, pass {edge type: None}.
+        supervision: the share of the training links that are items. Below 1, the edges of the items are taken out of
+            the graph, so only the other training links are sampled. With 1, all training links are items and stay in
+            the graph, so put exclude_seed_edges behind the sampler.
         edge_types: for a graph with types, the edge types to split; the others stay whole. None splits all types except
             those that the mapping names as reverses.
     Raises:
@@ -83,7 +84,8 @@ def random_link_split(
         raise ValueError(f"{_SPLIT}: supervision must be a share in (0, 1], got {shown(supervision)}. Pass 1.0.")
     backs: dict[Any, Any] = checked_mapping(_SPLIT, reverse_etypes_mapping, graph.edge_types) or {}
     mapping = {one: back for one, back in backs.items() if back is not None}
-    mapping = {one: back for one, back in mapping.items() if mapping.get(back) != one or one <= back}  # one of two ways
+    # Of two edge types that are mapped to each other, keep one.
+    mapping = {one: back for one, back in mapping.items() if mapping.get(back) != one or one <= back}
     for back in mapping.values():
         both = sorted(type_text(one) for one in mapping if mapping[one] == back)
         if len(both) > 1:
@@ -137,7 +139,10 @@ def random_link_split(
 
 
 def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
-    """Return a number for each edge that stands for (source, destination); with `turn`, for (destination, source)."""
+    """Return the code of each edge, int64 [num_edges]: source * (number of destination nodes) + destination.
+
+    With `turn`, return the code of each edge's reverse.
+    """
     (src, dst), relation = ends_of(edge_type), graph.relation(edge_type)
     sources: Tensor = relation.indices.long()
     destinations = destinations_of(relation, None)
@@ -147,8 +152,11 @@ def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
 
 
 def _links(graph: LocalGraph, edge_type: Any) -> tuple[Tensor, Tensor, int]:
-    """Return (links, link_of, count) of an edge type: the distinct links as ascending numbers (see _numbers), the
-    position of each edge's link in `links`, and the number of links.
+    """Return (links, link_of, count) of an edge type.
+
+    `links`, int64 [count], has the codes of the distinct links, ascending. The code of a link is that of its edges, see
+    _numbers; between nodes of one type, the smaller of the codes of both directions. `link_of`, int64 [num_edges], is
+    the position of each edge's link in `links`.
     """
     src, dst = ends_of(edge_type)
     ends = _numbers(graph, edge_type, turn=False)
@@ -159,7 +167,7 @@ def _links(graph: LocalGraph, edge_type: Any) -> tuple[Tensor, Tensor, int]:
 
 
 def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> Tensor:
-    """Return, for each edge of `back`, the type of the reverses, the position of its link in `links`.
+    """Return the position in `links` of the link of each edge of `back`, the type of the reverses: int64 [num_edges].
 
     Raises:
         ValueError: An edge has no reverse, or a reverse has no edge.
@@ -177,7 +185,7 @@ def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor)
 
 
 def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
-    """Raise ValueError if another edge type holds exactly the reverses of these edges."""
+    """Raise ValueError if another edge type has exactly the reverses of the edges of `edge_type`."""
     for back in graph.edge_types:
         if back in (None, edge_type) or ends_of(back) != ends_of(edge_type)[::-1] or graph.num_edges_of(back) == 0:
             continue
@@ -191,16 +199,18 @@ def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
 
 
 def _matched(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return (place, ends, alone, missing), given the `links` of `edge_type`.
+    """Match the edges of `back` with `links`, the codes of the links of `edge_type`; see _links.
 
-    For each edge of `back`, `ends` is the number of its reverse (see _numbers), and `place` the position of this number
-    in `links`. `alone` lists the edges whose number is not in `links`, `missing` the links without such an edge.
+    Returns:
+        (place, ends, alone, missing). `ends` has for each edge of `back` the code of the link that it reverses, `place`
+        the position of this code in `links`. `alone` lists the edges of `back` whose code is not in `links`, `missing`
+        the positions in `links` of codes that no edge of `back` has.
     """
     ends = _numbers(graph, back, turn=True)
     if edge_type[0] == edge_type[2]:
         ends = torch.minimum(ends, _numbers(graph, back, turn=False))
     place = torch.searchsorted(links, ends)
-    is_link = torch.cat((links, torch.tensor([-1])))[place] == ends  # -1 stands behind the last link
+    is_link = torch.cat((links, torch.tensor([-1])))[place] == ends  # -1: the place behind the last link
     there = torch.zeros(len(links), dtype=torch.bool)
     there[place[is_link]] = True
     return place, ends, (~is_link).nonzero(), (~there).nonzero()

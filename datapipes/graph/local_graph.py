@@ -35,8 +35,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
     """A graph whose arrays are in host memory. All of them can be page-locked for a GPU."""
 
     _saved_as: ClassVar[str]  # the format of its folder
-    _kept_rows: KeptRows | None = None  # cache of what choices have made of the attributes
-    _written: dict[str, tuple[Tensor, int, str]] | None = None  # {name: (array, version, digest)}, from a folder
+    _kept_rows: KeptRows | None = None  # cache of the arrays that choices have made
+    _written: dict[str, tuple[Tensor, int, str]] | None = None  # {name: (array, version, digest in its folder)}
 
     @cached_property
     def _found(self) -> dict[Any, tuple[Tensor, int, Any]]:
@@ -44,7 +44,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     @abstractmethod
     def _by_type(self) -> ByType:
-        """Return the graph by type, sorted; the one type is None without types."""
+        """Return the graph by type, in the order of the types; without types, None is the only type."""
 
     @classmethod
     @abstractmethod
@@ -68,7 +68,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     @property
     def edge_types(self) -> tuple[Any, ...]:
-        """The edge types (src, rel, dst), sorted; (None,) without types. Positions go into the random key."""
+        """The edge types (src, rel, dst), sorted; (None,) without types. A type's position goes into the random key."""
         return tuple(self._by_type().relations)
 
     @property
@@ -116,7 +116,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
         Raises:
             FileExistsError: The folder holds a graph already.
-            ValueError: graph.json would exceed 2 MiB, the size for 10,000 arrays or more.
+            ValueError: graph.json would exceed 2 MiB, enough for 10,000 arrays.
         """
         storage.save(self._arrays(), Path(path))
 
@@ -131,11 +131,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
         Args:
             mmap: leave the arrays on disk.
-            verify: read all arrays once, and compare them with the digests that `save` wrote; validate() does too.
+            verify: read all arrays once, and compare them with the digests that `save` wrote, as validate() does.
         Raises:
             FileNotFoundError: There is no graph at `path`.
             ValueError: A file is truncated, corrupt, no regular file, or does not fit the other file; the message names
-                it. Or the folder holds a graph of the other class.
+                the file. Or the folder has a graph of the other class.
             MemoryError: The arrays exceed the memory that is left (without `mmap`).
             OSError: No file descriptor is left.
         """
@@ -190,7 +190,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of(arrays._replace(relations=converted))
 
     def _without_edge_ids(self: _Self) -> _Self:
-        """Return the graph in which the id of an edge is its position; the arrays, and their digests, are shared."""
+        """Return the graph in which the id of an edge is its position; it shares the arrays and their digests."""
         graph = self._of(self._arrays()._replace(edge_ids={}))
         names = {name for name, _, _ in graph._named_arrays()}
         graph._came_with({name: digest for name, (_, _, digest) in (self._written or {}).items() if name in names})
@@ -205,18 +205,18 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
         The in-edges of a node are first its present ones, in their order; then the reverses of its out-edges, in the
         order of these edges in the graph. A reverse has the values of its edge in all edge attributes. The id of an
-        edge is its position in the new graph. The new edge attribute "original_id", int64, holds the id in this graph
-        of the edge itself, or of the edge that it reverses. So edge features `w` of this graph become
-        `w[new.edge_attributes["original_id"]]`. A graph with this attribute keeps its values.
+        edge is its position in the new graph. The new edge attribute "original_id", int64, has ids of this graph: of
+        the edge itself, or of the edge that it reverses. So edge features `w` of this graph become
+        `w[new.edge_attributes["original_id"]]`. If the graph has this attribute already, its values are kept.
 
-        With types, an edge type from a node type to itself takes in its reverses. An edge type between two node types
-        stays, and its reverses form an edge type of their own.
+        With types, the reverses of an edge type from a node type to itself are added to that type. An edge type between
+        two node types stays as it is, and its reverses form an edge type of their own.
 
         Args:
-            reverse_names: {edge type: name of the relation of its reverses}, which must be new: the reverses of (src,
-                rel, dst) with the name "rev" are (dst, "rev", src). Needed for each edge type between two node types;
-                None in the place of the name leaves the edge type without reverses.
-            merge: join parallel edges, also edges that were parallel before: the first of all edges with the same ends
+            reverse_names: {edge type: relation of its reverses}. With the relation "rev", the reverses of (src, rel,
+                dst) get the edge type (dst, "rev", src), which must be new. Each edge type between two node types needs
+                an entry; None in the place of the relation leaves the type without reverses.
+            merge: join parallel edges, also those of this graph: of all edges from one node to another only the first
                 stays, with its attributes. Without `merge`, an edge whose reverse is in the graph becomes two.
         Raises:
             TypeError, ValueError: A name is missing, unknown or taken; the message says which one.
@@ -231,7 +231,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         Ids and "original_id" are as in `to_undirected`; "original_id" is -1 for new self-loops.
 
         Args:
-            edge_types: the edge types, from a node type to itself, that get self-loops; None for all of these.
+            edge_types: the edge types that get self-loops, each from a node type to itself; None for all such types.
             fill_value: the value of new self-loops in all edge attributes; or {name: value} for each attribute.
         Raises:
             TypeError, ValueError: A given edge type, or every edge type, joins two node types; or a value does not fit
@@ -251,7 +251,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return edge_items(self._by_type().relations, dict.fromkeys(self.node_types), edge_type, edge_ids)
 
     def in_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
-        """Return the number of in-edges of each destination node, int64 [num_nodes of dst]; parallel ones count.
+        """Return the number of in-edges of each destination node, int64 [num_nodes of dst], parallel edges included.
 
         Raises:
             TypeError, ValueError: There is no such edge type.
@@ -288,7 +288,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return graph_digest(self._by_type().num_nodes, relations)
 
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return {name: (array, True)} of the topology: int32 and int64 ids have one digest. See Hashed."""
+        """Return {name: (array, True)} of the topology, see Hashed; True: int32 and int64 ids have the same digest."""
         return {name: (values, True) for name, values, in_topology in self._named_arrays() if in_topology}
 
     def _came_with(self, digests: Mapping[str, str]) -> None:
@@ -301,7 +301,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
             self._take_digests([digests[name] for name in in_topology])
 
     def _refuse_damage(self, where: str) -> None:
-        """Raise ValueError if an array from a folder differs from its digest there. Reads all arrays."""
+        """Raise ValueError if an array from a folder no longer has the digest in that folder. Reads all arrays."""
         for name, values, in_topology in self._named_arrays():
             written, version, digest = (self._written or {}).get(name, (None, 0, ""))
             if written is not values or version_of(values) != version:
@@ -395,5 +395,5 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def __getstate__(self) -> dict[str, Any]:
         state = without_pin(super().__getstate__())
-        state.pop("_found", None)  # results of this process's tensors; the arrays would travel twice
+        state.pop("_found", None)  # its entries contain arrays, which would be pickled twice
         return {**state, "_kept": None, "_written": None}

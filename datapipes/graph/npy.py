@@ -36,7 +36,7 @@ _TRIES = 10
 def readable(
     where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], remedy: str = REMEDY
 ) -> Iterator[None]:
-    """Turn the many errors of NumPy's parser and the memory map on a corrupt file into one ValueError."""
+    """Context manager: turn whatever NumPy's parser and the memory map raise for a corrupt file into a ValueError."""
     try:
         yield
     except OSError as error:
@@ -74,7 +74,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     shape, fortran, dtype = _parsed_header(file)
     if not all(
         type(length) is int and 0 <= length <= MAX_NODES for length in shape
-    ):  # two below 0 have a product above
+    ):  # the product of two negative lengths is positive
         raise ValueError(f"shape {shown(list(shape))}")
     return shape, fortran, dtype
 
@@ -89,13 +89,13 @@ def _parsed_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
-    """Return the array in an open .npy file. np.load would guess the format, and unpack an archive."""
+    """Return the array in an open .npy file. Unlike np.load, do not guess the format, and unpack no archive."""
     written, fortran, dtype = read_header(file)
     if dtype.kind not in "biufc":
         raise ValueError(f"dtype {dtype}")
     if written != shape:
         raise ValueError(f"shape {shown(list(written))}")
-    # Before anything is allocated or mapped. A mapping beyond the end of the file would kill the process when read.
+    # Check this before the mapping: reading a mapping beyond the end of its file would kill the process.
     begin, size = file.tell(), os.fstat(file.fileno()).st_size
     if begin + math.prod(shape) * dtype.itemsize != size:
         raise ValueError(f"{size - begin} bytes of values, {dtype.itemsize} for each are needed")
@@ -124,7 +124,7 @@ class NpyRows:
 
     Args:
         path: a .npy file; with `raw`, a file of values without a header.
-        raw: (dtype, shape of a row) of a file of values only.
+        raw: (dtype, shape of a row) of a file without a header; None for a .npy file.
     Attributes:
         shape: the shape of the values as they lie in the file, in C order.
         begin: the byte of the file at which the values begin.

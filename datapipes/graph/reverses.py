@@ -19,7 +19,7 @@ Reverses = dict[EdgeType, EdgeType | None]
 
 
 def reverses_of(where: str, edge_types: Iterable[Any], mapping: Mapping[EdgeType, EdgeType | None] | None) -> Any:
-    """Return {edge type: type of its reverses}, {None: None} without types; types without reverses are left out.
+    """Return {edge type: type of its reverses}, without the types that have no reverses; without types {None: None}.
 
     Raises:
         ValueError: The mapping lacks an edge type between two different node types.
@@ -48,7 +48,11 @@ def with_reverses(where: str, pairs: Mapping[Any, Tensor], mapping: Any) -> dict
 
 
 def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None) -> Reverses | None:
-    """Check reverse_etypes_mapping, and return it with tuples. `edge_types` are the graph's, None if unknown."""
+    """Return reverse_etypes_mapping, checked, with tuples as edge types; None if it is None.
+
+    Args:
+        edge_types: the edge types of the graph; None if the graph is not known.
+    """
     if mapping is None:
         return None
     check_mapping(where, "reverse_etypes_mapping", mapping, "{edge type: edge type}")

@@ -1,4 +1,4 @@
-"""Saved graphs of either class: whether a folder holds one, and opening it."""
+"""Tell whether a folder has a saved graph, and open it, of whichever class it is."""
 
 from __future__ import annotations
 

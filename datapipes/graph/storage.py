@@ -1,8 +1,8 @@
-"""Write and read a graph as a folder: arrays.npy (arena.py), and graph.json, written last, which says where in it each
-array is. A graph without types has the one node type null and the one edge type null.
+"""Write and read a graph as a folder: arrays.npy (arena.py) has the arrays; graph.json, written last, says where each
+array begins. A graph without types has the one node type null and the one edge type null.
 
 The reader trusts no file: it unpickles nothing, and checks the size of every array against graph.json before it maps or
-reads it. It refuses truncated, corrupt and irregular files by name.
+reads the array. It refuses truncated, corrupt and irregular files; the error names the file.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def header_of(
     Args:
         written: the format, FORMAT or HETERO_FORMAT.
         num_nodes, num_edges: {type: number}.
-        edges: a digest of the request to `build` and of its source files; `built_of` returns it.
+        edges: the digest of the arguments of `build` and of its source files, which `built_of` returns; None without.
     """
     fields = {"format": written, "version": _VERSIONS[written], **to_json(Types(num_nodes, num_edges))}
     if edges is not None:
@@ -100,7 +100,7 @@ def header_of(
 
 
 def built_of(folder: Path) -> str | None:
-    """Return the digest, see `header_of`, of what a folder's graph was built from; None if it has none."""
+    """Return the digest of what the graph in a folder was built from (`edges` of `header_of`); None: it has none."""
     named = header_in(folder).get("built_of")
     return named if isinstance(named, str) else None
 
@@ -114,7 +114,7 @@ def header_in(folder: Path) -> dict[str, Any]:
 
 
 def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
-    """Return (arrays, types) from a folder of the format `wanted`, for LocalGraph.open."""
+    """Return (arrays, types) of the graph in a folder, which must have the format `wanted`; for LocalGraph.open."""
     where, path = f"{CLASSES[wanted]}.open", folder / HEADER
     header = _read_header(where, folder, wanted)
     with valid_header(where, path, _REMEDY):

@@ -51,13 +51,13 @@ class ChoiceSampler(Neighborhoods, Sampler):
         Sampler.__init__(self, source, graph, fanouts, return_edge_ids=return_edge_ids)
         overrides = type(self).transform_async is not ChoiceSampler.transform_async
         self.asynchronous = overrides or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
-        if concurrency is not None or not overrides:  # else the subclass's attribute counts
+        if concurrency is not None or not overrides:  # else the subclass's attribute is used
             self.concurrency = self._checked_concurrency(concurrency)
         options |= {"return_edge_ids": return_edge_ids, "negative_end": self._negative_end}
         Neighborhoods.__init__(self, self.name, graph, self.fanouts, self.edge_types, choice, **options)
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return the result of `sample`, also of a subclass's own. A graph in parts does not block the event loop."""
+        """Return the result of `sample`, which a subclass may override; do not block the event loop."""
         if type(self).sample is ChoiceSampler.sample:
             return await super().sample_async(seeds, rng, trees)
         more = () if trees is None else (trees,)  # a subclass's own `sample` may take no trees
@@ -72,7 +72,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         return self._filled_of(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return the result of `transform`; a graph in parts does not block the event loop."""
+        """Return the result of `transform`; over a graph in parts, do not block the event loop."""
         ids, restored = self.seeds_of(minibatch)
         trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
         sampled = restored(await self.sample_async(ids, self.rng_of(minibatch), trees))
@@ -112,7 +112,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
                 f"{self.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
                 "wait for answers. Leave it out; num_workers of a DataLoader makes several minibatches at once."
             )
-        if self.graph._in_parts and number not in (1, CONCURRENCY):  # the default of the `dist_` names
+        if self.graph._in_parts and number not in (1, CONCURRENCY):  # CONCURRENCY: the `dist_` names pass it by default
             raise ValueError(
                 f"{self.name}: concurrency is {number}, but {type(self).__name__} has a sample or transform method of "
                 "its own, which is called for one minibatch at a time. Leave it out, or define transform_async too."

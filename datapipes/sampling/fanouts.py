@@ -19,9 +19,9 @@ Fanout = int | Mapping[EdgeType, int] | Mapping[str, int]
 
 
 def check_fanouts(where: str, fanouts: Any, graph: Graph) -> list[Any]:
-    """Return `fanouts` as a list with an entry for each hop: an int, or with types {edge type: int} of all edge types.
+    """Return `fanouts` as a list with an int for each hop; with types, {edge type: int} of all edge types.
 
-    Each number is -1 or more. An edge type that a given dict lacks gets 0.
+    Each int is -1 or more. An edge type that a dict in `fanouts` lacks gets 0.
     """
     if isinstance(fanouts, Tensor):
         fanouts = fanouts.tolist()
@@ -70,7 +70,7 @@ def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[Edge
         return {edge_type: number for edge_type in graph.edge_types if edge_type is not None}
     numbers: dict[Any, int] = dict.fromkeys(graph.edge_types, 0)
     for key in fanout:
-        if isinstance(key, str) and key.count(":") < 2:  # a relation or a node type alone, which other libraries allow
+        if isinstance(key, str) and key.count(":") < 2:  # only a relation or a node type, which other libraries allow
             raise unknown_type(f"{where}, {name}", "edge type", key, graph.edge_types)
     for edge_type, value in by_edge_type(f"{where}, {name}", fanout).items():
         known_edge_type(f"{where}, {name}", edge_type, numbers)

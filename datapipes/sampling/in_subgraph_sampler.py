@@ -24,8 +24,8 @@ class InSubgraphSampler(ChoiceSampler):
     """Keep all in-edges of the seeds, one hop; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
     Args:
-        graph: the CSCGraph, HeteroCSCGraph or DistGraph to take them from. If the graph has types, the seeds have types
-            too (HeteroItemSet).
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph that has the in-edges. If the graph has types, the seeds have
+            types too (HeteroItemSet).
         edge_types: for a graph with types, the edge types whose in-edges are kept, as (src, rel, dst) or "src:rel:dst";
             None keeps all.
         return_edge_ids: fill `edge_ids` of the block, which edge features need.
@@ -54,7 +54,7 @@ class InSubgraphSampler(ChoiceSampler):
         super().__init__(source, graph, fanouts, Choice(), return_edge_ids=return_edge_ids, concurrency=concurrency)
 
     def describe(self) -> dict[str, Any]:
-        """Return the arguments to show: instead of the fanouts, the edge types, unless all are kept."""
+        """Return the arguments to show: the edge types, unless all are kept, in the place of the fanouts."""
         details = super().describe()
         for name in ("fanouts", "frontier"):
             del details[name]

@@ -2,8 +2,8 @@
 
 Its choice is ByNumber: every source gets a random number, and a node takes the in-edges of the sources with the
 smallest numbers; docs/semantics.md, section 3.2, fixes the draws. The number of a source depends on a key and its id
-alone, so all parts agree on it. Each node picks uniformly, but nodes with a common source tend to pick it together, so
-a minibatch has fewer input nodes.
+alone, so all parts agree on the number. Each node picks uniformly, but nodes with a common source tend to pick that
+source together, so a minibatch has fewer input nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LayerNeighborSampler"]
 
 _MAX_DEPENDENCY = 2**31 - 1
 
-KeyPairs = tuple[tuple[int, int], ...]  # for each edge type: the key of the next generation, the key of batch 0
+KeyPairs = tuple[tuple[int, int], ...]  # for each edge type: (key of the next generation, key of minibatch 0)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ByNumber(Choice):
 
 
 def _read_keys(name: str, value: Any) -> tuple[KeyPairs, ...]:
-    """Return the keys of one hop from JSON, a pair for each draw."""
+    """Return the keys of one hop from JSON, which has a pair of keys for each draw."""
     pairs = [list_of(f"an entry of {name}", pair, 2) for pair in list_of(name, value)]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"{name} is {shown(value)}, it must have two keys for each draw")
@@ -76,13 +76,13 @@ _KEYS = Form(_read_keys, lambda keys: [[*pair] for hop in keys for pair in hop])
 
 @dataclass(frozen=True)
 class Numbered(Choice):
-    """ByNumber at one minibatch, which requests carry. `dependency` minibatches in a row are a generation.
+    """ByNumber for one minibatch, as requests carry it. A generation is `dependency` successive minibatches.
 
     Attributes:
-        dependency: how many minibatches a source keeps its number.
+        dependency: for how many minibatches a source keeps its random number.
         until_next: sources with offset >= until_next belong to the next generation.
         keys: for each hop and edge type, the key of the next generation, and the key that decides the offset of a
-            source; empty if the dependency is 1. (The key of the present generation comes with each draw.)
+            source; empty if the dependency is 1. (The key of the present generation is sent with each draw.)
     """
 
     dependency: Annotated[int, whole(1, _MAX_DEPENDENCY)] = 1
@@ -128,7 +128,7 @@ class LayerNeighborSampler(ChoiceSampler):
         layer_dependency: True lets a source keep its random number in all hops, so hops share more nodes.
         batch_dependency: for how many minibatches a source keeps its random number, 1 to 2**31 - 1. From one minibatch
             to the next, one source in `batch_dependency` gets a new number, so a cache of features is hit more often.
-            Minibatches count over all ranks, so the minibatches of one rank are `world_size` apart.
+            Minibatches are counted over all ranks, so successive minibatches of a rank are `world_size` apart.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" or "new", as for sample_neighbor.
         subgraph_type, reverse_etypes_mapping: as for sample_neighbor.

@@ -26,19 +26,19 @@ from datapipes.sampling.seed_ids import check_seeds
 
 __all__ = ["NegativeSampler"]
 
-MOST_KEPT = 4  # most _Places that a stage caches, by number of positives
-BYTES_EACH = 64  # of a negative: its ends, its places, and temporary draws
+MOST_KEPT = 4  # most _Places that a stage caches, each for one number of positives
+BYTES_EACH = 64  # of memory for a negative: its ends, its places, and temporary draws
 ENDS = {"src": (0,), "dst": (1,), "both": (0, 1)}  # the columns of pairs in which a negative differs
 SampleFn = Callable[[Tensor, RngKey, "EdgeType | None", "Tensor | None"], Tensor]
 
 
 class _Places(NamedTuple):
-    """The arrays that depend only on the numbers of positives and negatives.
+    """The arrays that depend only on P and N, the numbers of positives and negatives.
 
     Attributes:
         positive_of: int64 [N], the row of each negative's positive.
         labels: bool [P + N], True for positives.
-        indexes: int64 [P + N], the row of the positive of each pair.
+        indexes: int64 [P + N], for each pair the row of its positive; a positive has its own row.
     """
 
     positive_of: Tensor
@@ -51,8 +51,8 @@ class Wanted(NamedTuple):
 
     Attributes:
         positives: ids [P, 2].
-        places: the positive of each negative, and more, see _Places.
-        times: [P], the times of the positives, or None.
+        places: the _Places, which say to which positive each negative belongs.
+        times: [P], the times of the positives; None without times.
     """
 
     positives: Tensor
@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
         return int(self.places.positive_of.shape[0])
 
     def repeated(self) -> tuple[Tensor, Tensor | None]:
-        """Return (pairs, times): for each negative its positive, ids [N, 2], and the positive's time, or None."""
+        """Return (pairs, times): the positive of each negative, ids [N, 2], and its time, [N]; None without times."""
         rows = self.places.positive_of
         return self.positives[rows], None if self.times is None else self.times[rows]
 
@@ -76,16 +76,16 @@ class NegativeSampler(MiniBatchTransformer):
     passes `fn`.
 
     Args:
-        negative_ratio: negatives for each positive, above 0. With the form "pairs" it may have a fraction: P positives
-            then get ceil(ratio * P) negatives, and negative j belongs to positive j * P // (number of negatives).
+        negative_ratio: negatives for each positive, above 0. With the form "pairs" it may be a fraction: P positives
+            then get N = ceil(ratio * P) negatives, and negative j belongs to positive j * P // N.
         fn: a function with the arguments and the result of `sample`; not needed in a class that defines `sample`.
         corrupt: the end in which a negative differs from its positive: "dst", "src", or "both".
-        form: "pairs" appends the negatives to the seeds: first the positives, then the negatives, row by row. It sets
-            `labels` (bool) and `indexes`, the row of the positive; indexes, timestamps and `extra` of the item set are
-            repeated for the negatives. "rows" makes the seeds [P, 2 + ratio]: source, destination, and for each
-            negative the node in the place of the corrupted end.
+        form: "pairs" appends the negatives to the seeds: first all positives, then the negatives, row by row. It sets
+            `labels`, True for positives, and `indexes`, the row of each pair's positive. Timestamps and `extra` of the
+            item set are repeated for the negatives; so are its indexes, which then replace those rows. "rows" makes the
+            seeds [P, 2 + ratio]: source, destination, and for each negative the node in place of the corrupted end.
     Attributes:
-        negative_end: with the form "rows", the end of the nodes in columns from 2 on, "src" or "dst"; else None.
+        negative_end: with the form "rows", the end to which columns 2 and up belong, "src" or "dst"; else None.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, or have labels with
             form="pairs"; or the result of `sample` is not allowed.
@@ -130,17 +130,17 @@ class NegativeSampler(MiniBatchTransformer):
         items = items_before(source)
         if items is not None:
             _check_items(self.name, items, form)
-        self._places: dict[int, _Places] = {}  # {number of positives: places}, the last used ones
+        self._places: dict[int, _Places] = {}  # {number of positives: places}, the latest ones
 
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
         """Return a negative for each of `pairs`, ids [n, 2]. Only the ends that `corrupt` names may differ. The result
-        must depend on the arguments alone: random choices come from the key.
+        must depend on the arguments alone: random choices come from `rng`.
 
         Args:
             pairs: ids [n, 2], source and destination; each positive is repeated for each of its negatives.
             rng: the stage's random key at this minibatch, see RngKey.
             edge_type: the edge type of the pairs; None without types.
-            timestamps: [n], the times of the positives in the minibatch, or None.
+            timestamps: [n], the times of `pairs`; None without times.
         """
         assert self.fn is not None
         fn: Any = self.fn
@@ -152,7 +152,7 @@ class NegativeSampler(MiniBatchTransformer):
         return self._filled(minibatch, wanted, {kind: self._seeds(links, rng, kind) for kind, links in wanted.items()})
 
     def _seeds(self, wanted: Wanted, rng: RngKey, edge_type: Any) -> Tensor:
-        """Return the positives of one edge type and their negatives, as `form` says."""
+        """Return the positives of one edge type and their negatives, in the layout `form`."""
         pairs, times = wanted.repeated()
         return self._formed(wanted, pairs, self.sample(pairs, rng, edge_type, times))
 
@@ -194,7 +194,7 @@ class NegativeSampler(MiniBatchTransformer):
             number = math.ceil(ratio * count)
             check_memory(self.name, f"{number} negatives", BYTES_EACH * number, "Lower negative_ratio or batch_size.")
             positives = torch.arange(count)
-            if isinstance(ratio, int):  # the same result in less time
+            if isinstance(ratio, int):  # the formula below gives the same, in more time
                 positive_of = positives.repeat_interleave(ratio)
             else:
                 positive_of = torch.arange(number) * count // max(number, 1)
@@ -215,7 +215,7 @@ class NegativeSampler(MiniBatchTransformer):
             return minibatch.replace(seeds=typed(seeds))
 
         def repeated(values: Any) -> Any:
-            """Return a field of the positives, followed by the values for the negatives."""
+            """Return a field with the values of the positives, then these values repeated for the negatives."""
             by_type = values if has_types else {None: values}
             positive_of = {kind: links.places.positive_of for kind, links in wanted.items()}
             return typed({kind: torch.cat((rows, rows[positive_of[kind]])) for kind, rows in by_type.items()})
@@ -234,7 +234,7 @@ class NegativeSampler(MiniBatchTransformer):
         )
 
     def _formed(self, wanted: Wanted, pairs: Tensor, negatives: Any) -> Tensor:
-        """Return the seeds, as `form` says; raise TypeError or ValueError if `negatives` do not fit `pairs`."""
+        """Return the seeds in the layout `form`. Raise TypeError or ValueError if `negatives` do not fit `pairs`."""
         if not isinstance(negatives, Tensor) or negatives.shape != pairs.shape:
             answer = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
             raise ValueError(

@@ -1,9 +1,9 @@
 """NeighborSampler: draws a number of in-edges for each node, hop by hop, and compacts the ids.
 
-docs/semantics.md, sections 3 and 4, fixes the draws; 4.5 fixes trees. The choice is uniform, or ByWeight, section 3.1.
-Running sums of the weights are made once for the rows of a graph or a part, by threads, and take 9 bytes an edge: a sum
-for each edge, and every eighth sum again. If some weight counts as 0, 8 bytes a node are added. The sums stay in memory
-even if the rows are mapped from files; worker processes get them with the rows, so all share one copy.
+docs/semantics.md fixes the draws (sections 3 and 4) and the trees (4.5). The choice is uniform, or ByWeight (3.1).
+Running sums of the weights are made once for the rows of a graph or a part, by threads. Memory: 9 bytes an edge, for a
+sum of each edge, and every eighth sum again; if some weight counts as 0, also 8 bytes a node. The sums stay in memory
+even if the rows are mapped from files. Worker processes get the sums with the rows, so all share one copy.
 """
 
 from __future__ import annotations
@@ -123,20 +123,21 @@ class NeighborSampler(ChoiceSampler):
         prob_name: name of an edge attribute: the weights by which in-edges are drawn, or a mask (bool) of the in-edges
             that may be drawn. An in-edge of weight 0 is never drawn, not even with -1, so a node may get fewer
             in-edges, or none. On a graph with types, each sampled edge type needs the attribute. The weights are read
-            when the stage is built, and kept as sums with the graph (9 bytes an edge); they are part of the state. If
-            they are changed or replaced later, the stage refuses them; a change through NumPy is not noticed. None
-            draws each in-edge with the same probability.
+            when the stage is built, and kept as sums with the graph (9 bytes an edge); their digest is part of the
+            state. If they are changed or replaced later, the stage raises ValueError; a change through NumPy is not
+            noticed. None draws each in-edge with the same probability.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" draws in every hop for all nodes found so far (as GraphBolt and DGL do), "new" only for the
             nodes that the hop before found (as PyG does). "new" is meant for `minibatch.to_pyg()`: in outer blocks,
             older nodes then have no in-edges.
-        disjoint: sample for each seed a tree that shares no node with other trees. `input_nodes` then holds a node once
-            for each of its trees, and `batch` the position in `seeds` of the tree's seed.
+        disjoint: sample for each seed a tree that shares no node with other trees. `input_nodes` then has a node once
+            for each of its trees, and `batch` has for each input node the row of `seeds` to which its tree belongs.
         subgraph_type: which edges the minibatch has. "directional": the edges of each hop. "induced": all edges of the
             sampled edge types among the found nodes, within a tree if there are trees; with weights, only edges of
-            weights above 0. "bidirectional": the sampled edges and their reverses, each pair of nodes once. The last
-            two give one block whose destinations are all its sources, for every layer of a model. With "induced", and
-            with edge ids, all in-edges of all nodes are read, which costs more than the sampling.
+            weights above 0. "bidirectional": the sampled edges and their reverses, each pair of nodes once. "induced"
+            and "bidirectional" give one block for all layers of a model; its destinations are all its sources. For
+            "induced", and for "bidirectional" with return_edge_ids, all in-edges of all nodes are read, which costs
+            more than the sampling.
         reverse_etypes_mapping: for "bidirectional" on a graph with types, {edge type: type of its reverses}, as tuples
             or "src:rel:dst"; needed for each sampled type between two node types. A type from a node type to itself
             holds its own reverses, unless the mapping names another type. None means that a type has no reverses.

@@ -1,9 +1,9 @@
-"""Neighborhoods: samples around seeds by a Choice; has the plan of the hops, the form of the subgraph, and the trees.
+"""Neighborhoods: samples the neighborhoods of seeds by a Choice, in trees if asked for, as one of the subgraph types.
 
 This package's sampling stages are Neighborhoods with a source; the sampler of PyG's loaders has a Neighborhoods and
 needs no stage. The graph runs the hops: a whole graph in one call of the C++ core, a graph in parts by asking its
-parts, hop by hop. The draws for a node depend only on the random key and its in-edges, so both give the same bits.
-docs/semantics.md, section 4.
+parts, hop by hop. The draws for a node depend only on the random key and the node's in-edges, so both graphs give the
+same bits. docs/semantics.md, section 4.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Neighborhoods:
 
     Args:
         where: the caller, for errors.
-        fanouts: checked, see `check_fanouts`.
-        edge_types: the sampled edge types, see `sampled_edge_types`.
+        fanouts: the result of `check_fanouts`.
+        edge_types: the sampled edge types, the result of `sampled_edge_types`.
         negative_end: see `seed_ids`.
     Attributes:
         choice: how in-edges are drawn.
@@ -46,8 +46,8 @@ class Neighborhoods:
         plan: the HopPlan, for `graph.hops`.
     """
 
-    _fingerprinted: tuple[str, ...] = ("replace", "frontier")  # in every fingerprint; trees only if there are some
-    # names that a stage refuses to set
+    _fingerprinted: tuple[str, ...] = ("replace", "frontier")  # always in the fingerprint; `disjoint` only if True
+    # attributes that a stage refuses to change, see StageBase.__setattr__
     _fixed = frozenset({"replace", "frontier", "disjoint", "subgraph_type", "reverse_etypes_mapping"})
 
     def __init__(
@@ -114,7 +114,7 @@ class Neighborhoods:
         """Return the neighborhood of `seeds`; with `trees`, groups of seeds share no nodes.
 
         Raises:
-            ValueError: The seeds need times and have none; or values of the graph that the choice reads were changed.
+            ValueError: The choice needs times and the seeds have none; or values that the choice reads were changed.
         """
         sampled = self.graph.hops(self.plan, seeds, *self.plan.keyed(rng), trees)
         if self._form is None:
@@ -123,7 +123,7 @@ class Neighborhoods:
         return self._form.made(sampled, None if question is None else self.graph.hops(*question))
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return the result of `sample`; a graph in parts does not block the event loop."""
+        """Return the result of `sample`; over a graph in parts, do not block the event loop."""
         graph: Any = self.graph
         if not graph._in_parts:
             return self.sample(seeds, rng, trees)

@@ -23,13 +23,13 @@ from datapipes.processes.sharing import ForWorkers, Together
 __all__: list[str] = []
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-BYTES_PER_NODE = 9  # of the sums of weights
+BYTES_PER_NODE = 9  # that the sums of weights take
 
 
 class NodeWeights:
     """Weights of the nodes of some types, and their running sums, from which the kernel draws nodes.
 
-    The sums are made once. Worker processes of a loader get them in shared memory; other copies make their own.
+    The sums are made once. A loader's workers get the sums in shared memory; other pickled copies make their own.
 
     Args:
         where, name: the stage and its argument, for errors.
@@ -68,7 +68,11 @@ class NodeWeights:
         return self._values[None] if None in self._values else dict(self._values)
 
     def sums(self, node_type: Any) -> _core.RowSums:
-        """Return the sums of a type for the kernel; ValueError if it has no weights, or they were changed since."""
+        """Return the sums of a node type, for the kernel.
+
+        Raises:
+            ValueError: The type has no weights, or some weights were changed after the sums were made.
+        """
         self.refuse_change()
         self.refuse_missing(node_type)
         return self._arguments[node_type]
@@ -92,7 +96,7 @@ class NodeWeights:
                 )
 
     def refuse_change(self) -> None:
-        """Raise ValueError if the weights were changed in place, as far as torch counts that."""
+        """Raise ValueError if the weights were changed in place by torch; changes by NumPy are not noticed."""
         if self._versions != self._versions_now():
             raise ValueError(
                 f"{self._name} was changed in place after the stage was built, which keeps the sums of the weights. "
@@ -146,7 +150,7 @@ class NodeWeights:
         together = state.pop("made")
         self.__dict__.update(state)
         self._versions = self._versions_now()
-        made = together.tensors if isinstance(together, Together) else together  # copy.copy pickles nothing
+        made = together.tensors if isinstance(together, Together) else together  # a Together after copy.copy
         tensors = iter(made)
         self._made = {
             node_type: [next(tensors), next(tensors)] if made else self._sums(values)
@@ -159,9 +163,9 @@ class NodeWeights:
 
 
 class NodeTimes:
-    """A node attribute, int64, with the time since when each node exists; some node types may lack it.
+    """A node attribute, int64, with the time since when each node exists; some node types may lack the attribute.
 
-    For a graph in parts, the times are not read: their digest and the earliest nodes are stored with the partition.
+    The times of a graph in parts are not read: the partition has stored their digest and the earliest nodes.
 
     Raises:
         TypeError, ValueError: No node type has times under this name, or a graph in parts does not know its earliest

@@ -1,7 +1,7 @@
 """Sampler: the base of all samplers. Your own sampler derives from it and needs nothing private.
 
-It checks graph, fanouts and seeds under the stage's own name, numbers the found nodes, and assembles the Blocks. Its
-attributes tell later stages what a minibatch will hold.
+It checks graph, fanouts and seeds under the stage's own name, gives local ids to the found nodes, and makes the Blocks.
+Its attributes tell later stages what a minibatch will contain.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sampler(MiniBatchTransformer):
     `compacted_seeds`.
 
     A subclass defines `draw`, which chooses the in-edges of one hop, or `sample`, which does all hops at once. Both
-    must depend on their arguments alone: random choices come from the key.
+    must depend on their arguments alone: random choices come from `rng`.
 
     Attributes:
         graph: the sampled graph.
@@ -111,22 +111,22 @@ class Sampler(MiniBatchTransformer):
         return len(self.fanouts)
 
     def draw(self, nodes: Tensor, hop: int, rng: RngKey) -> Picks:
-        """Return the in-edges of `nodes` that hop number `hop` keeps.
+        """Return the in-edges of `nodes` that one hop draws.
 
-        A sampler that defines `draw(nodes, hop, rng, edge_type=None)` can sample graphs with types too. It is called
-        for each of `self.edge_types`; the in-edges are then those of `self.graph.relation(edge_type)`.
+        A sampler that defines `draw(nodes, hop, rng, edge_type=None)` can sample graphs with types too. `draw` is then
+        called for each of `self.edge_types`, and returns in-edges of `self.graph.relation(edge_type)`.
 
         Args:
             nodes: ids [num_nodes], all nodes found so far, distinct, in the order of their local ids. With types: the
                 nodes of the destination type found before the hop.
-            hop: 0 is next to the seeds; its fanout is `self.fanouts[-1 - hop]`.
+            hop: index of the hop, 0 next to the seeds; its fanout is `self.fanouts[-1 - hop]`.
             rng: the stage's random key at this minibatch; `rng.generator(hop)` is a torch.Generator for this hop
                 alone, `rng.generator(hop, i)` for this hop and the edge type `graph.edge_types[i]`.
         """
         raise TypeError(f"{self.name}: has no draw method of its own. Define draw(nodes, hop, rng).")
 
     def sample(self, seeds: Any, rng: RngKey) -> Sampled:
-        """Return the neighborhood of `seeds`; by default hop by hop, by `draw`.
+        """Return the neighborhood of `seeds`; by default, call `draw` hop by hop.
 
         Args:
             seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
@@ -136,7 +136,7 @@ class Sampler(MiniBatchTransformer):
             TypeError, ValueError: `draw` returned something other than in-edges of the nodes.
         """
         graph = self.graph
-        # Numberings give local ids by `number(ids)`, and the distinct ids, by first occurrence, by `nodes()`.
+        # numbering.number(ids) returns local ids; numbering.nodes() the distinct ids, in order of first occurrence.
         numbering = _core.NumberingInt32 if graph.index_dtype == torch.int32 else _core.NumberingInt64
         numberings: dict[Any, Any] = {kind: numbering(graph.num_nodes_of(kind)) for kind in graph.node_types}
         typed = seeds if isinstance(seeds, Mapping) else {None: seeds}
@@ -177,7 +177,7 @@ class Sampler(MiniBatchTransformer):
     def filled(self, minibatch: MiniBatch, sampled: Sampled) -> MiniBatch:
         """Return the minibatch with the sampled neighborhood."""
         nodes, seeds, blocks = sampled.nodes, sampled.local_seeds, sampled.hops[::-1]
-        # `batch` belongs to the former nodes: a sampler of trees sets it anew.
+        # The former `batch` belongs to the former nodes. A sampler of trees sets a new one.
         return minibatch.replace(input_nodes=nodes, compacted_seeds=seeds, blocks=blocks, batch=None)
 
     def fingerprint(self) -> Fingerprint:
@@ -200,14 +200,14 @@ class Sampler(MiniBatchTransformer):
 
     def _numbered_seeds(self, numbering: Any, node_type: Any, seeds: Tensor) -> Tensor:
         num_nodes = self.graph.num_nodes_of(node_type)
-        name = f"seeds{of_type(node_type)}"  # before an int32 graph narrows them
+        name = f"seeds{of_type(node_type)}"  # checked before an int32 graph narrows them
         check_within(self.name, name, seeds, num_nodes, "Take the seeds from the same graph.")
         return torch.from_numpy(numbering.number(seeds.to(self.graph.index_dtype).numpy()))
 
     def _hop(
         self, nodes: dict[Any, Tensor], numberings: dict[Any, Any], hop: int, rng: RngKey, edge_type: Any
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return what a hop draws from an edge type: (indptr, local ids of the sources, edge ids or None)."""
+        """Draw a hop of one edge type; return (indptr, local ids of the sources, edge ids or None)."""
         relation = self.graph.relation(edge_type)
         destinations = nodes[ends_of(edge_type)[1]]
         draw: Any = self.draw
@@ -259,18 +259,18 @@ def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:
 
 def _remedy(graph: Any) -> str:
     """Return the sentence that says what to do with a value that is no graph."""
-    if callable(getattr(graph, "draw", None)):  # a Part; its folder stands above this one
+    if callable(getattr(graph, "draw", None)):  # a Part, whose module this one may not import
         return "One part does not answer for a chain: pass DistGraph.connect(...), or draw from it by its method draw."
     return "Convert it, see CSCGraph.from_*."
 
 
-# --- certain facts about the minibatches that reach a stage, for checks when a chain is built
+# --- what is certain about the minibatches that reach a stage, for checks when a chain is built
 #
-# A user's stage may do anything. So each question has an answer only as far as the stages in between are known.
+# A user's stage may do anything, so nothing is certain behind stages that are not known.
 
 
 def fetched_before(source: Stage) -> dict[str, Stage]:
-    """Return {field: stage that fills it} of the feature fields that `source` certainly delivers filled."""
+    """Return {field: stage that fills it} of the feature fields that are certainly filled behind `source`."""
     sources = [source]
     fetched: dict[str, Stage] = {}
     while sources:
@@ -282,7 +282,7 @@ def fetched_before(source: Stage) -> dict[str, Stage]:
 
 
 def items_before(source: Stage) -> Any:
-    """Return the item set whose seeds certainly come out of `source`; None if that is not known."""
+    """Return the item set whose seeds `source` certainly yields; None if that is not known."""
     while not source.draws and len(source.sources) == 1:
         source = source.source
     return source.item_set if isinstance(source, ItemSampler) else None
@@ -298,7 +298,7 @@ def items_at_start(source: Stage) -> dict[Any, Any]:
 
 
 def line_before(source: Stage) -> list[Stage]:
-    """Return `source` and the stages before it, nearest first, up to a join or the start."""
+    """Return `source` and the stages before it, nearest first, back to a join or the start."""
     line = [source]
     while len(line[-1].sources) == 1:
         line.append(line[-1].source)
@@ -318,8 +318,8 @@ def all_known(source: StageBase) -> bool:
 
 
 def negative_end_before(where: str, source: Stage) -> str:
-    """Return the end to which the columns of seeds [n, k] from column 2 on belong, "src" or "dst", as their
-    NegativeSampler has set it.
+    """Return "src" or "dst": the end to which columns 2 and up of seeds [n, k] belong. A NegativeSampler sets it; "dst"
+    without one.
 
     Raises:
         ValueError: The NegativeSamplers of joined chains differ.
@@ -340,7 +340,7 @@ def nearest_before(source: Stage, cls: type[_S]) -> _S | None:
 
 
 def rows_left_behind(where: str, features: str) -> str:
-    """Return the error text for a sampler that stands behind a feature fetch."""
+    """Return the error text for a sampler behind a stage that fetches features."""
     return (
         f"{where}: found {features}; their rows belong to the nodes before sampling, not to input_nodes. Fetch "
         "features after the sampler; values of the seeds themselves go into labels, indexes or timestamps."

@@ -1,7 +1,7 @@
 """SeedEdgeExcluder: takes the seed edges out of the neighborhoods sampled for them; docs/semantics.md, section 4.8.
 
 A model that sees the edge it is to predict learns nothing else. The stage compares original ids over the whole
-minibatch, so it fits behind every sampler, also of trees or times, where the ends of a link are in different trees.
+minibatch, so it works behind every sampler, even if the two ends of a link are in different trees.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NAME = "exclude_seed_edges"
 
 @register_stage("exclude_seed_edges")
 class SeedEdgeExcluder(MiniBatchTransformer):
-    """Take the edges that are seeds out of the blocks; the nodes stay. It stands behind a sampler.
+    """Take the edges that are seeds out of the blocks; the nodes stay. Put this stage behind a sampler.
 
     Edges are compared by their original ids, in all hops, trees and times of a minibatch alike.
 
@@ -58,11 +58,11 @@ class SeedEdgeExcluder(MiniBatchTransformer):
             itself holds its own reverses, unless the mapping names another type. None means that a type has no
             reverses.
         only_positive: take out only positives: pairs whose `labels` are True, or above 0; without labels all pairs are
-            positives. In rows [n, k] of source, destination and negatives, the first two are the positive. By
-            default all pairs count, negatives too.
+            positives. In rows [n, k] of source, destination and negatives, the first two are the positive. False takes
+            out all pairs, negatives too.
         by: "pair" takes out every edge from the source to the destination of a seed, parallel edges too. "edge_id"
             takes out the edge itself, by the ids in `minibatch.extra["edge_ids"]`; the blocks need ids too
-            (return_edge_ids). The ids that were repeated for negatives add nothing. The ids of reverses are not known,
+            (return_edge_ids). Ids that were repeated for negatives change nothing. The ids of reverses are not known,
             so "edge_id" cannot be combined with include_reverse_edges.
     Raises:
         TypeError, ValueError: An argument is not allowed, nothing is sampled before, or edge features were fetched
@@ -150,7 +150,7 @@ def exclude_seed_edges(
 
     Args:
         include_reverse_edges, reverse_etypes_mapping, only_positive, by: as for SeedEdgeExcluder.
-        negative_end: for seeds [n, k], the end to which the columns from 2 on belong, "dst" or "src".
+        negative_end: for seeds [n, k], the end to which columns 2 and up belong, "dst" or "src".
     Raises:
         TypeError, ValueError: The errors of SeedEdgeExcluder.
     """
@@ -170,7 +170,7 @@ def add_reverse_edges(edges: Any, reverse_etypes_mapping: Mapping[Any, Any] | No
     Args:
         edges: ids [n, 2], source and destination of each; with types {edge type: pairs}.
         reverse_etypes_mapping: with types, {edge type: type of its reverses, or None}; see SeedEdgeExcluder. If the
-            reverses' type has pairs itself, the reverses come behind them.
+            type of the reverses has pairs in `edges`, the reverses are appended to these.
     Raises:
         TypeError, ValueError: The edges are no pairs, or the type of some reverses is not known.
     """
@@ -254,7 +254,7 @@ class _Exclusion:
         return {key: excluded_pairs(rows) for key, rows in pairs.items()}
 
     def _wanted(self, labels: Any, rows: Tensor) -> Tensor | slice:
-        """Return which rows of the seeds are to be taken out, as an index: a mask, or a slice of all."""
+        """Return an index of the rows of seeds to take out: a mask, or the slice of all rows."""
         if not self.only_positive or labels is None or rows.shape[1] > 2:
             return slice(None)
         if not isinstance(labels, Tensor) or labels.shape != rows.shape[:1]:

@@ -1,4 +1,4 @@
-"""The seeds of a minibatch as samplers need them: node ids by type, and the groups of these.
+"""The seeds of a minibatch as samplers need them: node ids by type, and the groups of the seeds.
 
 Seeds of links are pairs; a sampler starts from the nodes at their ends (docs/semantics.md, section 4.1). A group of
 seeds is a tree, or without trees all seeds of one time (sections 4.5 and 4.6). Groups share no nodes.
@@ -27,12 +27,12 @@ _I64 = NDArray[np.int64]
 
 
 class SeedIds(NamedTuple):
-    """The seeds as node ids by type, and how results for them get the shapes of the seeds again.
+    """The seeds as node ids by type. `restore` brings values for these ids into the shapes of the seeds.
 
     Attributes:
         ids: {node type: ids [n]}, repeats included.
-        places: (key, columns, node type, begin, end) for each key of `seeds` and each of its node types: these columns,
-            None for all, are `ids[node type][begin:end]`, row by row.
+        places: (key, columns, node type, begin, end) for each key of `seeds` and each node type of the key:
+            `ids[node type][begin:end]` are these columns of `seeds[key]`, row by row. Columns None means all columns.
         seeds: `seeds` of the minibatch.
     """
 
@@ -53,7 +53,7 @@ class SeedIds(NamedTuple):
 
 
 def plain_seeds(where: str, seeds: Any) -> Tensor:
-    """Return the seeds of a minibatch over a graph without types: [n] or [n, k], at least one.
+    """Return the seeds of a minibatch, checked, for a graph without types: ids [n] or [n, k], at least one.
 
     Raises:
         TypeError, ValueError: The seeds are no ids, or have types; the message names the value found.
@@ -67,12 +67,12 @@ def plain_seeds(where: str, seeds: Any) -> Tensor:
 
 
 def seed_ids(where: str, seeds: Any, graph: Graph, negative_end: str = "dst") -> SeedIds:
-    """Return the seeds of a minibatch over a graph with types, by node type.
+    """Return the seeds of a minibatch, checked, for a graph with types.
 
     Args:
-        negative_end: "src" or "dst", the end to which the columns of seeds [n, k] from 2 on belong.
+        negative_end: "src" or "dst", the end to which columns 2 and up of seeds [n, k] belong.
     Raises:
-        TypeError, ValueError: The seeds are no ids, or not of types of the graph; the message names the value found.
+        TypeError, ValueError: The seeds are no ids, or the graph lacks their types; the message names the value found.
     """
     if not isinstance(seeds, dict):
         raise _no_types(where, type(seeds).__name__, graph)
@@ -85,7 +85,7 @@ def seed_ids(where: str, seeds: Any, graph: Graph, negative_end: str = "dst") ->
 
 
 def _by_node_type(seeds: dict[Any, Tensor], negative_end: str) -> SeedIds:
-    """Return values of the shapes of seeds, such as their ids, by node type: the keys in order, row by row."""
+    """Return `seeds`, or values in their shapes, as a SeedIds. The sorted keys are taken in turn, each row by row."""
     columns: dict[Any, list[Tensor]] = {}
     lengths: dict[Any, int] = {}
     places: list[tuple[Any, list[int] | None, Any, int, int]] = []
@@ -101,7 +101,7 @@ def _by_node_type(seeds: dict[Any, Tensor], negative_end: str) -> SeedIds:
 
 
 def check_seed_types(where: str, types: Collection[Any] | None, graph: Graph) -> None:
-    """Raise TypeError or ValueError if seeds of these types (None: without types) do not fit the graph."""
+    """Raise TypeError or ValueError if seeds of `types` do not fit the graph; None means seeds without types."""
     if not graph.is_heterogeneous:
         if types is not None:
             raise _types_without_graph(where, types)
@@ -147,7 +147,7 @@ def _no_types(where: str, seeds: str, graph: Graph) -> TypeError:
 
 
 def _check_typed(where: str, key: Any, seeds: Any, graph: Graph) -> None:
-    """Raise TypeError or ValueError if seeds of one type are no ids of their shape, or the graph lacks the type."""
+    """Raise TypeError or ValueError if seeds of a type are no ids, or misshaped, or the graph lacks the type."""
     ids = check_seeds(where, f"seeds of {shown(key)}", seeds)
     if isinstance(key, str):
         known_node_type(where, key, graph.node_types)
@@ -166,7 +166,7 @@ def _check_typed(where: str, key: Any, seeds: Any, graph: Graph) -> None:
 
 
 def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tuple[list[int] | None, str]]:
-    """Return [(columns or None for all, node type)] for the node types in seeds of one type, column 0's type first."""
+    """Return [(columns, node type)] for seeds of the type `key`; columns None: all. The type of column 0 is first."""
     if isinstance(key, str):
         return [(None, key)]
     src, _, dst = key
@@ -213,7 +213,7 @@ def seed_trees(
     Args:
         seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
         timestamps: a time for each row of the seeds, a dict if `seeds` is one; read only if `has_times`.
-        disjoint: True makes each seed a group, False all seeds that have the same time.
+        disjoint: True: each seed is a group. False: all seeds that have the same time are a group.
         negative_end: as for `seed_ids`.
     Raises:
         TypeError, ValueError: The times do not belong to the seeds; the message names the value found.
@@ -240,7 +240,7 @@ def seed_trees(
 
 
 def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
-    """Return the row of each seed, counted over all types."""
+    """Return the row of each seed, int64 [number of seeds]; rows are counted over all types."""
     counts = [int(ids.shape[0]) for _, ids in parts]
     return np.repeat(np.arange(sum(counts)), np.repeat(columns, counts))
 
@@ -257,7 +257,7 @@ def _aligned(parts: list[tuple[Any, Tensor]], numbers: _I64, negative_end: str) 
 
 
 def _times_of_rows(where: str, parts: list[tuple[Any, Tensor]], timestamps: Any, has_types: bool) -> _I64:
-    """Return the time of each row of the seeds, over all types."""
+    """Return the time of each row of the seeds, int64 [number of rows]; rows are counted over all types."""
     if timestamps is None:
         raise ValueError(
             f"{where}: found seeds without timestamps; each row of the seeds needs a time. Name one item "

@@ -33,7 +33,7 @@ class SubgraphForm:
 
     Args:
         form: "bidirectional" or "induced".
-        reverses: {sampled edge type: type of its reverses}, without types that have none; None for "induced".
+        reverses: {sampled edge type: type of its reverses}, without types that have no reverses; None for "induced".
     Attributes:
         edge_types: the edge types of the result, sorted: the sampled types, and the types of their reverses.
         plan: a HopPlan of one hop that draws all in-edges of these types; None if it is not needed.
@@ -57,7 +57,7 @@ class SubgraphForm:
         if self.plan is None:
             return None
         nodes, groups = sampled.nodes, sampled.groups
-        if isinstance(nodes, dict):  # seeds of a type without nodes would be none
+        if isinstance(nodes, dict):  # a type without nodes has nothing to sample from
             nodes = {node_type: ids for node_type, ids in nodes.items() if ids.shape[0] > 0}
         if trees is not None:
             is_typed = isinstance(nodes, dict)
@@ -85,10 +85,10 @@ class SubgraphForm:
         return sampled._replace(hops=[blocks if is_typed else blocks[None]])
 
     def _both(self, edge_type: Any, nodes: Mapping[Any, Tensor], hops: list[Any], among: Block | None) -> Block:
-        """Return the sampled edges of a type, and the reverses that belong to it, each once.
+        """Return the Block of an edge type: its sampled edges, and the reverses that have this type, each pair once.
 
         Args:
-            among: all edges of the type among the nodes, if they are needed.
+            among: the Block of all edges of the type among the nodes; None without edge ids.
         """
         assert self.reverses is not None
         size = _sizes(nodes, edge_type)
@@ -139,7 +139,10 @@ def _sizes(nodes: Mapping[Any, Tensor], edge_type: Any) -> tuple[int, int]:
 
 
 def _among(block: Block, num_src: int, num_dst: int) -> Block:
-    """Return a hop from all nodes without edges from newly found sources, which have the highest local ids."""
+    """Return the Block of a hop that was drawn for all nodes, without the edges from newly found sources.
+
+    The new sources have the local ids from `num_src` on.
+    """
     keep = block.indices < num_src
     before = torch.cat((torch.zeros(1, dtype=torch.int64), keep.cumsum(0)))
     edge_ids = None if block.edge_ids is None else block.edge_ids[keep]
@@ -151,7 +154,8 @@ def _merged(
 ) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
     """Return ((indptr, indices), ids) of the distinct pairs, sorted by destination, then by source.
 
-    Of equal pairs one must be `wanted`, or the pair is left out. `ids` has the first id of each pair; None without.
+    A pair is left out unless `wanted` is True for it at least once. The returned ids have for each pair its first id
+    in `ids`; None if `ids` is None.
     """
     most = max(*size, 1)
     by_source = _grouped(pairs.flip(0), most)

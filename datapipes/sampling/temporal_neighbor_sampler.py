@@ -2,14 +2,14 @@
 
 docs/semantics.md, sections 3.3, 4.5 and 4.6, fixes the draws.
 
-An edge may have a time, and its source node may have one too. Times of edges alone are used as they are, and so are
-times of sources that a part has stored with its edges. Otherwise arrays are made once for the rows of a graph or a
-part, by threads, in memory that workers map: 8 bytes an in-edge, 16 if both have times. A byte a row says whether the
-row is sorted by time.
+An edge may have a time, and its source node may have a time too. If only edges have times, these are used as they are;
+so are times of sources that a part has stored with its edges. Otherwise arrays of times are made once for the rows of a
+graph or a part, by threads, in memory that workers map: 8 bytes an in-edge, 16 if edges and sources have times. A byte
+a row says whether the row is sorted by time.
 
-Unsorted rows are scanned. The scan reads coarse times, 16 bits an in-edge, a quarter of the bytes, and the times
-themselves only if two coarse times are equal; the draws do not change. Coarse times take 2 bytes an in-edge, and are
-not made if nearly all rows are sorted.
+Unsorted rows are scanned. The scan compares coarse times, which take 2 bytes an in-edge instead of 8, and reads the
+times themselves only where two coarse times are equal, so the draws do not change. Coarse times are not made if nearly
+all rows are sorted.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ByTime(Choice):
 
     Attributes:
         edge_time_attr: the edge attribute that holds times, int64 [num_edges], or None.
-        node_time_attr: the node attribute of the sources, int64 [num_nodes], or None; over parts, the attribute with
-            which the graph was partitioned.
+        node_time_attr: the node attribute of the sources that holds times, int64 [num_nodes], or None; over parts, the
+            attribute that the Partitioner was given.
         strategy: "uniform" or "last".
     """
 
@@ -80,10 +80,9 @@ class ByTime(Choice):
         return {_OF_EDGES: of_edges, _OF_NODES: of_nodes}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return [sorted_rows, coarse times, their scale, *times].
+        """Return [sorted_rows, coarse times, scale of the coarse times, *times]; [] without times.
 
-        `times` are the later time of each in-edge and, if edges and sources have times, the earlier one. A tensor
-        that is an attribute itself is left out.
+        `times` is the result of `_times`, without a tensor that is an attribute itself.
         """
         of_edges, of_nodes = self.attributes(rows).values()
         if of_edges is None and of_nodes is None:
@@ -108,7 +107,9 @@ class ByTime(Choice):
         return [sorted_rows, *_coarse(where, rows.indptr, latest, sorted_rows), *made]
 
     def _times(self, where: str, rows: Rows) -> list[Tensor]:
-        """Return [time of each in-edge or its source]; if both have times, [the later, the earlier one] of each."""
+        """Return [times], int64 [num_edges], of the in-edges or of their sources. If both have times, return [latest,
+        earliest]: for each in-edge the later and the earlier of its two times.
+        """
         of_edges, of_nodes = self.attributes(rows).values()
         if of_nodes is None:
             assert of_edges is not None
@@ -164,7 +165,10 @@ class ByTime(Choice):
 
 
 def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> list[Tensor]:
-    """Return [coarse times, scale]: int16 [num_edges + padding], int64 [2] (csrc/graph/coarse_times.h)."""
+    """Return [coarse times, scale]: int16 [num_edges + padding], int64 [2] (csrc/graph/coarse_times.h).
+
+    The coarse times are empty if nearly all rows are sorted.
+    """
     unsorted = int(indptr.diff()[sorted_rows == 0].sum())
     if unsorted * COARSE_PAYS <= latest.shape[0]:
         return [torch.empty(0, dtype=torch.int16), torch.zeros(2, dtype=torch.int64)]
@@ -191,7 +195,7 @@ def _check_values(where: str, name: str, times: Tensor | None, count: int) -> No
     if times is None:
         return
     name = f"{where}: {name}, which holds times,"
-    # Other times were checked by their form; these are times of sources that a part has stored.
+    # The dtype of other times was checked before; these may be times of sources that a part has stored.
     check_values(name, times, [torch.int64], count, convert="Partition the graph again.")
     if not times.is_contiguous():
         raise ValueError(f"{name} is not contiguous (stride {times.stride()}). Call .contiguous().")
@@ -231,10 +235,10 @@ class TemporalNeighborSampler(ChoiceSampler):
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         node_time_attr, edge_time_attr: the node attribute and the edge attribute with the times; int64. At least one is
             needed. With both, an in-edge must be eligible by its own time and by the time of its source node. In a
-            graph with types, an edge type whose edges and sources have no times is always eligible. The times are read
-            when the stage is built; if they are changed later, the stage refuses them, as sample_neighbor does with
-            weights. Over a DistGraph, node_time_attr is the attribute that the Partitioner was given, so that the times
-            of sources are stored with the edges of each part.
+            graph with types, all edges of a type are eligible if neither they nor their sources have times. The times
+            are read when the stage is built; if they are changed later, the stage raises ValueError. Over a DistGraph,
+            node_time_attr is the attribute that the Partitioner was given: each part has stored the times of sources
+            with its edges.
         strategy: "uniform" draws among the eligible in-edges, "last" takes the latest.
         inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also in-edges of the
             same time (as PyG does).

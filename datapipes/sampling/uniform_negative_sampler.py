@@ -1,7 +1,8 @@
-"""UniformNegativeSampler: negatives whose drawn ends are any nodes; docs/semantics.md, section 4.7, fixes the draws.
+"""UniformNegativeSampler: draws negatives from all nodes of a type; docs/semantics.md, section 4.7, fixes the draws.
 
-A negative is drawn from a stream of its own, so the graph may be whole or in parts. If candidates must be looked up
-(strict, times), each round asks for 1, 2, 4 ... candidates for all open negatives together.
+Each negative has a random stream of its own, so a whole graph and a graph in parts give the same draws. If candidates
+must be looked up in the graph (strict, times), each round draws 1, 2, 4 ... candidates for each negative still open,
+and looks them up together.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from datapipes.sampling.seed_ids import check_times
 
 __all__ = ["UniformNegativeSampler"]
 
-MOST_TRIES = 1024  # of a negative
+MOST_TRIES = 1024  # for a negative
 MOST_OPEN = 2**12  # negatives whose later tries are drawn together, in at most 250 MB
 
-Asked = tuple[str, tuple[Any, ...]]  # a method of a graph and its arguments
+Asked = tuple[str, tuple[Any, ...]]  # (name of a method of the graph, arguments)
 Steps = Generator[Asked, Any, Tensor]  # asks the graph, and returns negatives
 
 
@@ -61,15 +62,15 @@ class UniformNegativeSampler(NegativeSampler):
         graph: the CSCGraph, HeteroCSCGraph or DistGraph whose nodes are drawn.
         negative_ratio, corrupt, form: as for NegativeSampler.
         strict: never return an edge of the graph, nor the positive itself. With types, only edges of the seeds' type
-            count; times make no difference. A negative is drawn up to 1,024 times; then a ValueError names its
-            positive. Without `strict`, a negative may be an edge by chance.
+            count; times make no difference. If 1,024 tries find no negative, a ValueError names the positive. Without
+            `strict`, a negative may be an edge by chance.
         src_weight, dst_weight: weights of the nodes for the drawn end, 0 or more, [num_nodes], of float16, bfloat16,
             float32 or float64; with types {node type: weights}, for each drawn type. None draws each node alike.
-            Weights are part of the state, and workers share them; their sums take 9 bytes a node more.
-        node_time_attr: a node attribute, int64, the time since when a node exists: a drawn node must exist at the time
-            of the seed (`timestamps`). If 1,024 tries find none, the negative is the earliest node of its type. With
-            types, nodes without the attribute always exist. Over a DistGraph, the attribute that the Partitioner was
-            given.
+            Their digest is part of the state, and workers share them; their sums take 9 more bytes a node.
+        node_time_attr: name of the node attribute, int64, that holds since when each node exists. A drawn node must
+            exist at the time of the positive (`timestamps`). If 1,024 tries find no such node, the negative is the
+            earliest node of its type. With types, nodes without the attribute always exist. Over a DistGraph, name the
+            attribute that the Partitioner was given.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, have no times, or have
             labels in the form "pairs"; or all tries for a negative were edges.
@@ -129,7 +130,7 @@ class UniformNegativeSampler(NegativeSampler):
     async def sample_async(
         self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None
     ) -> Tensor:
-        """Return the result of `sample`; a graph in parts does not block the event loop."""
+        """Return the result of `sample`; over a graph in parts, do not block the event loop."""
         graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
         while True:
             (method, arguments), negatives = await off_loop(_advanced, steps, answer)
@@ -138,7 +139,7 @@ class UniformNegativeSampler(NegativeSampler):
             answer = await getattr(graph, f"{method}_async")(*arguments)
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return the result of `transform`; a graph in parts does not block the event loop."""
+        """Return the result of `transform`; over a graph in parts, do not block the event loop."""
         rng, wanted = self.rng_of(minibatch), self._wanted(minibatch)
         seeds = {}
         for edge_type, links in wanted.items():
@@ -150,9 +151,9 @@ class UniformNegativeSampler(NegativeSampler):
         is_overridden = type(self).sample is not UniformNegativeSampler.sample
         if self.strict or self.times is not None or self.form == "rows" or is_overridden:
             return super()._seeds(wanted, rng, edge_type)
-        # The first try of each is its negative: one call of the core replaces the steps.
+        # The first try for each negative is allowed: one call of the core replaces the steps.
         edge_type, positives = self._checked_type(edge_type), wanted.positives
-        ends: list[tuple[int, Any]] = [(0, None), (0, None)]  # a kept end
+        ends: list[tuple[int, Any]] = [(0, None), (0, None)]  # (0, None): the end is kept
         for column, _, drawn in self._ends(edge_type):
             ends[column] = drawn
         key = rng.hop_key(0, self.graph.edge_types.index(edge_type))
@@ -161,7 +162,7 @@ class UniformNegativeSampler(NegativeSampler):
         return pairs.to(torch.int32) if is_narrow else pairs
 
     def _steps(self, pairs: Tensor, rng: RngKey, edge_type: Any, times: Tensor | None) -> Steps:
-        """Draw a negative for each of `pairs`, asking the graph between the rounds of tries."""
+        """Yield the questions to the graph, and at the end return a negative for each of `pairs`."""
         edge_type = self._checked_type(edge_type)
         key, drawn = rng.hop_key(0, self.graph.edge_types.index(edge_type)), self._ends(edge_type)
         if self.times is not None:
@@ -191,7 +192,9 @@ class UniformNegativeSampler(NegativeSampler):
     def _round(
         self, drawing: _Drawing, pairs: Tensor, negatives: Tensor, slots: Tensor, first: int, count: int
     ) -> Steps:
-        """For each of `slots`, rows of `pairs`, write its first allowed try to `negatives`; return the others."""
+        """For each of `slots`, rows of `pairs`, write the first allowed of `count` tries to `negatives`. Return the
+        slots for which no try was allowed.
+        """
         ids = _core.draw_negatives(
             drawing.key, slots.numpy(), first_try=first, num_tries=count, ends=[end for _, _, end in drawing.drawn]
         )
@@ -213,7 +216,7 @@ class UniformNegativeSampler(NegativeSampler):
     def _allowed(
         self, drawing: _Drawing, tries: Tensor, positives: Tensor, times: Tensor | None
     ) -> Generator[Asked, Any, Tensor | None]:
-        """Return which tries may be negatives of their positives, at their times, bool [n]; None if all may."""
+        """Return bool [n]: whether each try may be a negative of its positive at its time; None if all may."""
         allowed: Tensor | None = None
         if times is not None:
             assert self.times is not None
@@ -229,7 +232,9 @@ class UniformNegativeSampler(NegativeSampler):
         return allowed
 
     def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Steps:
-        """Return negatives for rows `left` without an allowed try: the earliest nodes, else ValueError."""
+        """Return negatives for the rows `left`, for which no try was allowed: the earliest nodes, if these are allowed;
+        else raise ValueError.
+        """
         tries = pairs[left]
         if drawing.times is not None:
             assert self.times is not None

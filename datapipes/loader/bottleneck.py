@@ -50,7 +50,7 @@ class Bottleneck(NamedTuple):
 
 
 class _Busy(NamedTuple):
-    """How busy a lane is: the share of the time in which it worked, the lane, its slowest stage, that stage's counts."""
+    """How busy a lane is: the share of the time in which it worked; the lane; its slowest stage, with its counts."""
 
     load: float
     lane: LaneFacts

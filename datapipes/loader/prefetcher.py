@@ -116,7 +116,7 @@ class _Queue:
         self.error: Exception | None = None
 
     def put(self, minibatch: MiniBatch, queued: list[Queued]) -> bool:
-        """Wait for room, then append a minibatch with the GPU work that it waits for. False: the reader has left."""
+        """Wait for room; append a minibatch and the GPU work that it waits for. Return False if the reader left."""
         with self.changed:
             while not self.stopped and len(self.ready) >= self.depth:
                 self.is_full = True

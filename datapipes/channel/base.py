@@ -129,7 +129,7 @@ class ChannelBase(ABC):
 
 
 def check_timeout(where: str, timeout: Any) -> float | None:
-    """Return `timeout`, in seconds, as a float; None, no limit, if it is None or above UNLIMITED_S."""
+    """Return `timeout` (seconds) as a float; or None, which means no limit, if it is None or above UNLIMITED_S."""
     if timeout is None:
         return None
     if isinstance(timeout, (bool, np.complexfloating)) or not isinstance(timeout, (int, float, np.number)):
@@ -158,7 +158,7 @@ def check_message(where: str, msg: Any) -> Message:
 
 
 def check_item(where: str, key: Any, value: Any) -> None:
-    """Raise TypeError unless `key`, `value`, an entry of a message, are a str and a tensor."""
+    """Raise TypeError unless `key` is a str and `value` a tensor, as an entry of a message must be."""
     if not isinstance(key, str):
         raise TypeError(
             f"{where}: a key must be a str, got {shown(key)} ({type(key).__name__}). Name the tensors by strings."

@@ -193,8 +193,8 @@ class ShmChannel(ChannelBase):
     def reset(self, epoch: int | None = None) -> None:
         """Leave the present epoch, as after a `break`.
 
-        Messages of that epoch are dropped, whether they wait or are sent later, so `recv` returns one of a later epoch.
-        A second call changes nothing.
+        Messages of that epoch are dropped, whether they wait or are sent later, so `recv` returns only messages of
+        later epochs. A second call changes nothing.
 
         Args:
             epoch: The first wanted epoch; by default the newest received epoch + 1.
@@ -219,7 +219,8 @@ class ShmChannel(ChannelBase):
         unread: messages in the channel that were not received yet.
         held, held_bytes: messages in the channel that receivers still use, and their bytes.
         used_bytes: bytes of all messages in the channel.
-        copied_out, dropped: messages that `recv` copied since receivers held much, and that a reset dropped.
+        copied_out: messages that `recv` copied, because receivers held much.
+        dropped: messages dropped by a reset.
         deaths: processes that died.
         """
         return self._open("stats").stats()

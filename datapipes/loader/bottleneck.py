@@ -109,7 +109,7 @@ def find_bottleneck(facts: Facts) -> Bottleneck | None:
 
 
 def _busy(lane: LaneFacts, facts: Facts, active: float) -> _Busy | None:
-    """Return the _Busy of a lane; None if this loader has no counts of its stages."""
+    """Return the _Busy of a lane; None if this loader has no counts of the lane's stages."""
     rows = {stage: facts[stage.label] for stage in lane.stages if stage.label in facts}
     if not rows:
         return None

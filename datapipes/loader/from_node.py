@@ -32,7 +32,7 @@ class FromNode(StreamStage):
         node: any `torchdata.nodes.BaseNode` but a Stage. Map a node of other items first:
             `torchdata.nodes.Mapper(node, lambda ids: dp.MiniBatch(seeds=ids))`.
     Raises:
-        TypeError: `node` is a Stage, or no torchdata node. While running: `node` gave something else than a MiniBatch.
+        TypeError: `node` is a Stage, or no torchdata node. While running: `node` gave what is no MiniBatch.
     """
 
     def __init__(self, node: BaseNode[MiniBatch]) -> None:

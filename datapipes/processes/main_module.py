@@ -53,7 +53,7 @@ def refuse_hidden(user: str, name: str) -> None:
 def refuse_repetition(
     *, is_building: bool, where: str = "data_loader", what: str = "the loader", remedy: str = REMEDY
 ) -> None:
-    """Raise RuntimeError if workers would run the statement of the main module that is now running again.
+    """Raise RuntimeError if workers, too, would run the statement of the main module that is running now.
 
     Args:
         is_building: whether a loader is being built. Then a guard (a comparison with __name__) anywhere in the module

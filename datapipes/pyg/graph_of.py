@@ -383,7 +383,7 @@ def _times(
 def _numbers(
     name: str, by_type: Mapping[Any, Mapping[str, Any]], counts: Mapping[Any, int] | None, kind: str
 ) -> dict[Any, Tensor]:
-    """Return {type: [n]}: the values of attribute `name`, for types that have it. With `counts`, n is counts[type]."""
+    """Return {type: [n]}: the values of attribute `name`, for types that have it. If given, counts[type] must be n."""
     numbers = {}
     for key, values in by_type.items():
         if name not in values:

@@ -64,7 +64,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             graph with types, one list applies to every edge type; a dict {edge type: list} must have every edge type.
         subgraph_type: "directional", "bidirectional" or "induced", as in PyG.
         replace: draw with replacement; -1 still keeps each in-edge once.
-        disjoint: True samples a tree for each seed; with `time_attr` always.
+        disjoint: True samples a tree for each seed. With `time_attr`, this is always done.
         temporal_strategy: "uniform" draws among in-edges at or before the time of the seed, "last" takes the latest.
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
         time_window: (keyword only) with `time_attr`, draw only in-edges at most this much earlier than the seed.

@@ -27,9 +27,9 @@ class Row(NamedTuple):
     """The content of a worker's row.
 
     Attributes:
-        tasks: the tasks it is making, the oldest first.
-        seconds: how long it has been making the oldest.
-        is_ready: whether it has started and can make minibatches.
+        tasks: the tasks that the worker is making, the oldest first.
+        seconds: how long the worker has been making the oldest task.
+        is_ready: whether the worker has started and can make minibatches.
     """
 
     tasks: tuple[Task, ...]

@@ -331,7 +331,7 @@ def _store_at(rank: int, place: Place) -> Any:
 
 
 def _refuse_unknown_host(place: Place) -> None:
-    """Raise ValueError if no machine has this name after some tries: a starting machine may get its name late."""
+    """Raise ValueError if `place.host` stays unknown for some tries: a starting machine may get its name late."""
     ends = time.monotonic() + min(place.timeout, MOST_CONNECT_S)
     while True:
         try:

@@ -76,7 +76,7 @@ def check_context(where: str, context: Any, num_parts: int | None = None) -> Dis
 
 
 def meet_if_called(sampler: Any) -> None:
-    """Let a new sampler meet the other ranks: now if `init_rpc` was called for its group, else once `init_rpc` is."""
+    """Let a new sampler meet the other ranks: now, if `init_rpc` was called for its group; else when it is called."""
     place = _places.get(_member(sampler.current_ctx))
     if place is not None:
         sampler.meet(place)

@@ -201,8 +201,8 @@ def why_not_ahead(data: Any) -> str | None:
 
 
 def _slots_of(place: int, store: Any) -> Iterator[_Slot]:
-    """Yield a _Slot for each attribute of a store. The slot of an `adj_t` comes last, since PyG needs the rows of nodes
-    for it. This slot fills in all attributes of edges.
+    """Yield a _Slot for each attribute of a store. The slot of an `adj_t` is the last, since PyG counts the rows of
+    nodes to make it; this slot fills in all attributes of edges.
     """
     has_nodes, has_edges, has_adj_t = hasattr(store, "is_node_attr"), hasattr(store, "is_edge_attr"), "adj_t" in store
     for key, value in store.items():

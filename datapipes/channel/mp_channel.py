@@ -156,7 +156,7 @@ class MpChannel(ChannelBase):
             self._wait(call, partial(self._queue.put, packed, block, timeout), block, timeout)
         except BaseException:
             with contextlib.suppress(Exception):
-                ForkingPickler.loads(packed)  # takes back, and so closes, the descriptors that were to be sent
+                ForkingPickler.loads(packed)  # takes back the descriptors that were to be sent
             raise
 
     def _get(self, block: bool, timeout: float | None) -> Any:

@@ -144,7 +144,7 @@ class DataLoader(StreamStage):
                 belong to this minibatch.
         """
         check_epoch("data_loader: minibatch", epoch)
-        graph = fetch_behind_copy(StageGraph(self.source), self.options)  # some can read only there
+        graph = fetch_behind_copy(StageGraph(self.source), self.options)  # features on a GPU need this
         graph.refuse_jumps("data_loader: minibatch")
         seed_stage = graph.seed_stage
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)

@@ -245,7 +245,7 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
 
 # --- whether minibatches are so small that making one takes less time than passing it from thread to thread
 
-MOST_BYTES = 1_000_000  # measured by benchmarks/small.py
+MOST_BYTES = 1_000_000  # see benchmarks/small.py
 NODE_BYTES = 64  # a cache line for each sampled node
 ID_BYTES = 8
 

@@ -65,7 +65,7 @@ def as_html(stats: LoaderStats) -> str:
 
 
 def lanes_of(stats: LoaderStats) -> list[dict[str, Any]]:
-    """Return a dict for each lane, as the template chain.html takes it. Before the first minibatch, it lacks figures."""
+    """Return a dict for each lane, as the template chain.html takes it. Before the first minibatch: no figures."""
     bottleneck, colors = stats.found, _colors(stats)
     seconds = stats.count("epochs") if stats.count("epochs", "calls") else 0.0
     lanes = []

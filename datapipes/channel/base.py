@@ -1,7 +1,7 @@
 """The base class of channels: two abstract methods, `send` and `recv`, and defaults for everything else.
 
-A message is a flat `dict[str, Tensor]`; minibatches travel as `minibatch.to_message()`. A subclass needs only the two
-methods. The end of an epoch and errors then travel as messages with a reserved key.
+A message is a flat `dict[str, Tensor]`; minibatches travel as `minibatch.to_message()`. A subclass needs only `send`
+and `recv`: by default, the end of an epoch and errors travel as messages with a reserved key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ChannelBase"]
 
 END_OF_EPOCH = "#END_OF_EPOCH"
 ERROR = "#ERROR"
-UNLIMITED_S = 1e9  # thirty years; a longer timeout counts as none
+UNLIMITED_S = 1e9  # thirty years; a longer timeout means no limit
 
 Channel = TypeVar("Channel", bound="ChannelBase")
 
@@ -44,11 +44,11 @@ class ChannelBase(ABC):
     def end_epoch(self, epoch: int | None = None, **kwargs: Any) -> None:
         """Tell one receiver that this sender has sent all of an epoch. The receiver's iteration ends there.
 
-        In ShmChannel and MpChannel `recv` raises EndOfEpoch then. In a channel that defines only two methods, `recv`
-        returns a message with a reserved key.
+        In ShmChannel and MpChannel `recv` raises EndOfEpoch then. In a channel that defines only `send` and `recv`,
+        `recv` returns a message with a reserved key.
 
         Args:
-            epoch: The epoch that ended; by default the epochs are counted from 0.
+            epoch: The epoch that ended; by default the one after the epoch that this sender ended last, at first 0.
         """
         ended = self._sending_epoch(epoch)
         self.send({END_OF_EPOCH: torch.tensor(ended)}, **kwargs)
@@ -64,9 +64,9 @@ class ChannelBase(ABC):
     def messages(self, num_senders: int = 1, **kwargs: Any) -> Iterator[Message]:
         """Yield messages until `num_senders` end marks (calls of `end_epoch`) have arrived.
 
-        Senders must keep in step: if one ends its second epoch before another ends its first, its marks count twice.
-        If your senders do not keep in step, put the epoch into the message. Each mark reaches one receiver. For
-        several receivers, each sender calls `end_epoch(epoch)` once per receiver.
+        Senders must keep in step: if sender A ends its second epoch before sender B ends its first, the two marks of A
+        are taken for one of A and one of B. If your senders do not keep in step, put the epoch into the message. Each
+        mark reaches one receiver. For several receivers, each sender calls `end_epoch(epoch)` once per receiver.
 
         Args:
             num_senders: How many senders call `end_epoch` for each epoch.
@@ -119,7 +119,7 @@ class ChannelBase(ABC):
         return self._next_epoch if epoch is None else check_int(type(self).__name__, "epoch", epoch, 0)
 
     def _recv_checked(self, **kwargs: Any) -> Message:
-        """Return the next message; raise EndOfEpoch or the sent error if the message has its reserved key."""
+        """Return the next message. If its key is reserved, raise EndOfEpoch or the error that was sent."""
         message = self.recv(**kwargs)
         if END_OF_EPOCH in message:
             raise EndOfEpoch(int(message[END_OF_EPOCH]))
@@ -129,7 +129,7 @@ class ChannelBase(ABC):
 
 
 def check_timeout(where: str, timeout: Any) -> float | None:
-    """Return `timeout`, 0 or more seconds, as a float; None stands for no limit, and so do huge values."""
+    """Return `timeout` (seconds) as a float; or None, which means no limit, if it is None or above UNLIMITED_S."""
     if timeout is None:
         return None
     if isinstance(timeout, (bool, np.complexfloating)) or not isinstance(timeout, (int, float, np.number)):
@@ -139,11 +139,11 @@ def check_timeout(where: str, timeout: Any) -> float | None:
         )
     if isinstance(timeout, np.number):
         timeout = float(timeout)
-    if not timeout >= 0:  # NaN is not
+    if not timeout >= 0:  # refuses NaN, too
         raise ValueError(
             f"{where}: timeout must be 0 or more seconds, got {shown(timeout)}. Pass None to wait without a limit."
         )
-    return None if timeout > UNLIMITED_S else float(timeout)  # in this order: an int may be too large for a float
+    return None if timeout > UNLIMITED_S else float(timeout)  # compared first: an int may be too large for a float
 
 
 def check_message(where: str, msg: Any) -> Message:
@@ -158,7 +158,7 @@ def check_message(where: str, msg: Any) -> Message:
 
 
 def check_item(where: str, key: Any, value: Any) -> None:
-    """Raise TypeError unless the key of a message's entry is a str, and the value a tensor."""
+    """Raise TypeError unless `key` is a str and `value` a tensor, as an entry of a message must be."""
     if not isinstance(key, str):
         raise TypeError(
             f"{where}: a key must be a str, got {shown(key)} ({type(key).__name__}). Name the tensors by strings."

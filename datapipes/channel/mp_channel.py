@@ -22,7 +22,7 @@ from datapipes.channel.base import ChannelBase, check_message, check_timeout
 __all__ = ["MpChannel"]
 
 _MESSAGE, _END, _ERROR = range(3)
-_MOST_POLLED_S = 2e6  # 23 days, for recv: its poll counts milliseconds in 31 bits. A longer timeout counts as none.
+_MOST_POLLED_S = 2e6  # 23 days: the poll in recv counts milliseconds in 31 bits. A longer timeout means no limit.
 _MOST_WAITING = 2**31 - 1  # the largest count of a semaphore
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class MpChannel(ChannelBase):
     everything that torch can send.
 
     Args:
-        **kwargs: Passed to the queue: `maxsize`, 0 for no bound.
+        **kwargs: Passed to the queue, which takes `maxsize`: the most messages in it, 0 for no bound.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -51,15 +51,15 @@ class MpChannel(ChannelBase):
         """Send a message; `block` and `timeout` mean the same as for `put` of a queue.
 
         Raises:
-            QueueTimeoutError: There was no room within `timeout` seconds, or at once without `block`.
+            QueueTimeoutError: There was no room within `timeout` seconds; or at once, if `block` is False.
             ChannelClosed: The channel was closed in this process.
-            TypeError: The message is not a dict of tensors, or torch cannot pass one of them to another process.
+            TypeError: The message is not a dict of tensors, or torch cannot pass one of its tensors to another process.
             OSError: /dev/shm has no room for the message, or this process may open no more files.
         """
         checked = check_message("MpChannel.send", msg)
         for key, tensor in checked.items():
             _check_sendable(key, tensor)
-        # A tensor with autograd history cannot be pickled. A conjugated or negated view would lose that bit on the way.
+        # A tensor with autograd history cannot be pickled. A view would lose its conjugate or negative bit on the way.
         plain = {key: tensor.detach().resolve_conj().resolve_neg() for key, tensor in checked.items()}
         self._put("send", (_MESSAGE, self._sending_epoch(epoch), plain), block, timeout)
 
@@ -69,7 +69,7 @@ class MpChannel(ChannelBase):
         """Return the next message; `block` and `timeout` mean the same as for `get` of a queue.
 
         Raises:
-            QueueTimeoutError: There was no message within `timeout` seconds, or at once without `block`.
+            QueueTimeoutError: There was no message within `timeout` seconds; or at once, if `block` is False.
             EndOfEpoch: A sender has sent all of an epoch.
             ChannelClosed: The channel was closed in this process.
             Exception: The error that a sender has sent with `send_error`.
@@ -93,7 +93,7 @@ class MpChannel(ChannelBase):
     def end_epoch(  # type: ignore[override]
         self, epoch: int | None = None, *, block: bool = True, timeout: float | None = None
     ) -> None:
-        """Tell one receiver that this sender has sent all of an epoch; by default epochs count from 0."""
+        """Tell one receiver that this sender has sent all of an epoch; see ChannelBase.end_epoch."""
         ended = self._sending_epoch(epoch)
         self._put("end_epoch", (_END, ended, {}), block, timeout)
         self._next_epoch = ended + 1
@@ -105,7 +105,7 @@ class MpChannel(ChannelBase):
         self._put("send_error", (_ERROR, self._next_epoch, error_to_message(error)), block, timeout)
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the present epoch; its remaining messages are dropped when they arrive.
+        """Leave the present epoch: messages of it that are still to arrive are dropped.
 
         A second call changes nothing.
 
@@ -123,7 +123,7 @@ class MpChannel(ChannelBase):
         self._fence = max(self._fence, self._delivered if epoch is None else epoch)
 
     def __len__(self) -> int:
-        """Return about how many messages wait: the queue counts a message before its thread has written it."""
+        """Return about how many messages wait: a message counts even before the queue's thread has written it."""
         self._check_open("__len__")
         return int(self._queue.qsize())
 
@@ -134,7 +134,7 @@ class MpChannel(ChannelBase):
 
     def only_receive(self) -> None:
         """Close the sending end in this process, so that `recv` raises EOFError once all senders have ended."""
-        self._queue._writer.close()  # type: ignore[attr-defined]  # its pipe has no other name
+        self._queue._writer.close()  # type: ignore[attr-defined]  # the queue's pipe has no public name
 
     def close(self) -> None:
         """End the channel in this process; messages that were sent still arrive."""

@@ -1,8 +1,8 @@
 """Page-locks a channel's shared memory for CUDA, and keeps its slots until copies to a GPU are done.
 
-A slot holds one message. A copy with `non_blocking=True` may still read a tensor that is freed already. So a slot is
-freed in two steps: the next `recv` records an event on each stream that copies; the slot is free once these events
-have passed.
+A slot holds one message. A copy with `non_blocking=True` may still read a tensor that is freed already. So a slot whose
+tensors are gone is freed in two steps: the next `recv` records an event on each stream that copies; once these events
+have passed, the slot is free.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Pinning:
         self._pinned = host_memory.pin_range("ShmChannel.pin_memory", address, num_bytes, shared, remedy)
         self._lock = threading.Lock()
         self._streams: list[torch.cuda.Stream] = []
-        self._waiting: deque[tuple[list[Any], list[int]]] = deque()  # events and their slots
+        self._waiting: deque[tuple[list[Any], list[int]]] = deque()  # (events, slots that are free once these passed)
         shared.release_in_two_steps(True)
 
     @classmethod
@@ -56,7 +56,7 @@ class Pinning:
             self._streams.append(stream)
 
     def let_go(self, wait: bool) -> None:
-        """Free the slots whose tensors are gone and whose copies are done; with `wait`, wait for the copies."""
+        """Free the slots whose tensors are gone and whose copies are done. With `wait`, first wait for the copies."""
         with self._lock:  # several threads may receive
             self._let_go(wait)
 

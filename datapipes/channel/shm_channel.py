@@ -3,8 +3,8 @@
 The queue is C++ (csrc/shm/queue.h; csrc/shm/PROTOCOL.md tells the effects of a process's death). This module checks
 arguments, turns messages into frames and back, and passes the channel on to other processes. A frame is a message in
 shared memory; csrc/bindings/frame.h has the layout and the C++ half, which copies a tensor directly if it is
-contiguous, in host memory, and of a dtype that DLPack can name. For any other value it calls `plain`, which returns
-such a tensor, or raises an error that says why the value cannot be sent.
+contiguous, in host memory, and of a dtype that DLPack can name. For any other value the C++ half calls `plain`, which
+returns a tensor that can be copied directly, or raises an error that says why the value cannot be sent.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class ShmChannel(ChannelBase):
 
     `send` copies a message into the segment. `recv` returns tensors that lie in the segment. The memory of a message is
     reused when its last tensor is gone; messages may be released in any order. Receivers may keep any number of
-    messages: if a message in the segment would leave no gap of half of the segment, `recv` returns a copy instead. So a
+    messages: if otherwise no gap of half of the segment would be left, `recv` returns a copy outside of it. So a
     message of up to half of `shm_size` always finds room.
 
-    Pass the channel to a process as an argument, under every start method, or through a queue of multiprocessing. A
-    forked child can use the channel of its parent. `close` in the process that made the channel ends it for all; in
-    another process `close`, or the end of the process, only leaves it. A forked child must clone received tensors of
-    its parent if it wants to keep them: their memory is reused when the parent releases them. The death of a process
-    does not damage the channel; csrc/shm/PROTOCOL.md tells the effects.
+    To pass the channel to a process, give it as an argument (every start method works), or send it through a queue of
+    multiprocessing. A forked child can use the channel of its parent. `close` in the process that made the channel ends
+    the channel for all processes; another process only leaves the channel, when it calls `close` or ends. A forked
+    child that keeps tensors received by its parent must clone them: their memory is reused when the parent releases
+    them. The death of a process does not damage the channel; csrc/shm/PROTOCOL.md tells the effects.
 
     Args:
-        capacity: How many messages may wait unread; at that number `send` blocks.
+        capacity: The most messages that may wait unread; at that number `send` blocks.
         shm_size: Bytes for messages, as an int or as text ("256MB", "1GB": powers of 1024); all reserved at once. A
             message takes the bytes of its tensors and names, each rounded up to 64 bytes.
 
@@ -98,9 +98,9 @@ class ShmChannel(ChannelBase):
         """Copy a message into the channel. Blocks while `capacity` messages are unread or there is no room.
 
         Args:
-            msg: Dense tensors in host memory by name. A tensor that is not contiguous is copied twice.
+            msg: {name: dense tensor in host memory}. A tensor that is not contiguous is copied twice.
             timeout: Seconds to wait at most; None waits as long as a process lives that could receive.
-            epoch: The epoch of the message, by default the number of calls of `end_epoch` so far.
+            epoch: The epoch of the message; by default the one after the epoch that this sender ended last.
 
         Returns:
             True if the message was sent. False if receivers have left its epoch, so the message was dropped.
@@ -110,8 +110,8 @@ class ShmChannel(ChannelBase):
             PeerDied: No process is left that could receive.
             ChannelClosed: The channel was closed.
             ChannelDamaged: A process has overwritten the shared memory. Every other call may raise it too.
-            ValueError: The message is larger than the channel; a tensor has more than 64 dimensions; the sizes of an
-                empty tensor, without its zeros, multiply to 2^63 bytes or more.
+            ValueError: The message is larger than the channel; a tensor has more than 64 dimensions; or the sizes other
+                than 0 of an empty tensor multiply to 2^63 bytes or more.
             TypeError: The message is not a dict of dense tensors in host memory.
         """
         shared = self._shared
@@ -168,7 +168,7 @@ class ShmChannel(ChannelBase):
         """Tell one receiver that this sender has sent all of an epoch. The receiver's `recv` raises EndOfEpoch.
 
         Args:
-            epoch: The epoch that ended; by default epochs count from 0.
+            epoch: The epoch that ended; by default the one after the epoch that this sender ended last.
             timeout: As for `send`.
         """
         shared = self._open("end_epoch")
@@ -193,8 +193,8 @@ class ShmChannel(ChannelBase):
     def reset(self, epoch: int | None = None) -> None:
         """Leave the present epoch, as after a `break`.
 
-        Its remaining messages are dropped, also those sent later, so the next message belongs to a later epoch. A
-        second call changes nothing.
+        Messages of that epoch are dropped, whether they wait or are sent later, so `recv` returns only messages of
+        later epochs. A second call changes nothing.
 
         Args:
             epoch: The first wanted epoch; by default the newest received epoch + 1.
@@ -213,11 +213,15 @@ class ShmChannel(ChannelBase):
     def stats(self) -> dict[str, float]:
         """Return counts of the whole channel, over all processes.
 
-        Sent so far: `messages`, and `bytes` with each tensor rounded up to 64. Calls that had to wait: `send_waits`,
-        `recv_waits`, and `waits`, the sum; and how long they waited: `send_wait_s`, `recv_wait_s`. In the channel now:
-        `held` messages of `held_bytes` that receivers still use, `unread` messages, and `used_bytes` of all messages.
-        Also `copied_out`, messages copied because receivers held much; `dropped`, messages dropped by a reset; and
-        `deaths`, processes that died.
+        messages, bytes: sent so far; each tensor is rounded up to 64 bytes.
+        send_waits, recv_waits, waits: calls that had to wait, and their sum.
+        send_wait_s, recv_wait_s: seconds that these calls waited.
+        unread: messages in the channel that were not received yet.
+        held, held_bytes: messages in the channel that receivers still use, and their bytes.
+        used_bytes: bytes of all messages in the channel.
+        copied_out: messages that `recv` copied, because receivers held much.
+        dropped: messages dropped by a reset.
+        deaths: processes that died.
         """
         return self._open("stats").stats()
 
@@ -264,9 +268,9 @@ class ShmChannel(ChannelBase):
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> ShmChannel:
-        """Return another process's channel from a descriptor of its memory, received over a Unix socket, say.
+        """Return another process's channel, from a descriptor of its memory that came over a Unix socket, say.
 
-        The channel owns the descriptor from now on, and closes it.
+        The returned channel owns the descriptor from now on, and closes it.
 
         Raises:
             ValueError: The descriptor does not belong to a channel.
@@ -321,12 +325,12 @@ from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", fro
 def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
     """Return (tensor, dtype name): a contiguous tensor of a dtype that DLPack can name, with the values of `value`.
 
-    If the tensor has the bits of `value` under another dtype, the name is the original dtype; otherwise "".
+    If the tensor has the bits of `value` under another dtype, the name is that of the dtype of `value`; otherwise "".
 
     Raises:
         TypeError: The value is not a dense tensor in host memory, or the key is no str; the message says which.
-        ValueError: UTF-8 cannot encode the key; the tensor has more than 64 dimensions or `most_bytes` bytes, or its
-            strides overflow.
+        ValueError: UTF-8 cannot encode the key; the tensor has more than 64 dimensions, or more than `most_bytes`
+            bytes; or its strides overflow.
     """
     where = "ShmChannel.send"
     check_item(where, key, value)
@@ -345,7 +349,7 @@ def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
     else:
         _check_shape(where, key, value, most_bytes)
         tensor, name = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg(), ""
-        if tensor.dtype not in _HAS_DLPACK:  # before the copy: torch cannot copy all of these
+        if tensor.dtype not in _HAS_DLPACK:  # first: torch cannot copy tensors of all these dtypes
             tensor, name = tensor.view(INT_OF_BYTES[tensor.dtype.itemsize]), dtype_name(tensor.dtype)
         tensor = tensor.contiguous()
         if tensor.numel() > 0 and not _has_memory(tensor):

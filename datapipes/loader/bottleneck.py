@@ -1,8 +1,8 @@
-"""Bottleneck: the cause that bounds an epoch, in words, with the option to turn. Used by `stats()`, reports and traces.
+"""Bottleneck: the cause that bounds an epoch as text, with the option to change. For `stats()`, reports and traces.
 
-The consumer's share comes first: if the consumer hardly waits, nothing in the loader is blamed. Else the lane (stages
-that run in the same threads or processes) that works for the largest share of the time holds up all others, and in that
-lane the stage that takes the most time.
+A lane is the stages that run in the same threads or processes. If the consumer hardly waits, nothing in the loader is
+blamed. Otherwise the lane that works for the largest share of the time holds up all other lanes; the stage to blame is
+the stage of that lane that takes the most time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from datapipes.loader.facts import CONSUMER, Facts, LaneFacts, StageFacts
 WAITS = 0.1  # share of the time: a consumer that waits less is not held up
 SLOW_START = 8  # a first minibatch that takes this many times as long as the others is the workers' start
 TINY_S = 0.7e-3  # if a minibatch takes less, most of its time does not depend on its size: see slow_loaders.py
-AWAY = 0.3  # least share of a call that the thread waited for the disk
-READ_BYTES = 2**16  # least bytes that each call reads before the disk counts
+AWAY = 0.3  # share of a call: a thread that is off its processor for less did not wait for disk or processor
+READ_BYTES = 2**16  # bytes: the disk is not blamed if a call reads less
 FEW = 3  # least minibatches, without the first of each epoch, for a verdict
-IDLE = 0.4  # processors
+IDLE = 0.4  # processors: if fewer are idle, more workers would not help
 WORKING = 0.6  # share of the time: workers that work less are held up by the receiver of their minibatches
 
 
@@ -29,7 +29,7 @@ class Bottleneck(NamedTuple):
     Attributes:
         cause: "consumer", "few", "start", "tiny", "disk", "network", "processors", "transform", "workers", "channel",
             "seeds", "sampling", "gather", "copy", "loader" or "stage".
-        stage: the label of the stage to blame; "" if none.
+        stage: the label of the stage to blame; "" if no stage is to blame.
         waits: the share of the time in which the consumer waited.
         found, advice: a sentence on the finding, and a sentence on the remedy.
     """
@@ -50,7 +50,7 @@ class Bottleneck(NamedTuple):
 
 
 class _Busy(NamedTuple):
-    """A lane and `load`, the share of the time in which it worked; its slowest stage, and that stage's counts."""
+    """How busy a lane is: the share of the time in which it worked; the lane; its slowest stage, with its counts."""
 
     load: float
     lane: LaneFacts
@@ -59,7 +59,7 @@ class _Busy(NamedTuple):
 
     @property
     def ran(self) -> float:
-        """The share of the slowest stage's calls, by time, in which the calling thread was on a processor."""
+        """The share of the time in calls of the slowest stage in which the calling thread was on a processor."""
         seconds = self.row["concurrent_seconds"]
         return min(self.row.get("processor_seconds", seconds) / max(seconds, 1e-9), 1.0)
 
@@ -109,7 +109,7 @@ def find_bottleneck(facts: Facts) -> Bottleneck | None:
 
 
 def _busy(lane: LaneFacts, facts: Facts, active: float) -> _Busy | None:
-    """Return the _Busy of a lane; None if this loader has no counts of its stages."""
+    """Return the _Busy of a lane; None if this loader has no counts of the lane's stages."""
     rows = {stage: facts[stage.label] for stage in lane.stages if stage.label in facts}
     if not rows:
         return None
@@ -183,7 +183,7 @@ def _on_processors(busy: _Busy, facts: Facts, idle: float) -> _Verdict:
         return None
     alone = sum(facts.get(stage.label, {}).get("processor_seconds", math.inf) for stage in busy.lane.stages)
     if busy.ran > 1 - AWAY or idle > IDLE or alone / busy.lane.workers > facts.count(CONSUMER):
-        return None  # else the lane would hold up the consumer even on its own processors
+        return None  # the last: the lane would hold up the consumer even on processors of its own
     text = (
         f"{busy.stage.label} is on a processor only {busy.ran:.0%} of its time, and of {facts.processors} processors "
         f"{idle:.1f} are idle."

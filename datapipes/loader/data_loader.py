@@ -53,26 +53,26 @@ class DataLoader(StreamStage):
         datapipe: the last stage of a chain; it stays as it is.
         num_workers: workers that make minibatches up to the cut. With 0 the stages before the first feature fetch run
             in a thread of this process, unless minibatches are small (see overlap), and the options of workers have no
-            effect. The log names, at level INFO, every option without effect; with workers it is refused.
+            effect. An option without effect is logged at level INFO without workers, and refused with workers.
         persistent_workers: keep the workers between epochs; otherwise they end with each epoch.
         max_uva_threads: the most threads of a GPU that take part in one read of a page-locked feature in host memory;
-            the others are left to training. Two fetches with your own stage in between may each use this many at the
-            same time.
+            the others are left to training. Two fetches with your own stage in between may run at the same time, and
+            then each may use `max_uva_threads`.
         worker_method: "process" or "thread". Threads copy nothing, but the Python code of their stages runs in one
             thread at a time.
-        prefetch_factor: minibatches that each worker makes ahead, 1 or more. Without workers: sampled minibatches held
-            ready for the feature fetch, and equally many complete minibatches held ready for the consumer.
-        in_order: True keeps the order of the indices. False delivers each minibatch as soon as it is made; each still
-            comes once, with the same bits. No minibatch is made more than num_workers * (prefetch_factor + 1) beyond
-            the first missing one (with asynchronous stages, their `concurrency` replaces the 1), so a very slow
-            minibatch still holds up the others in the end.
+        prefetch_factor: minibatches that each worker makes ahead, 1 or more. Without workers: how many sampled
+            minibatches are held ready for the feature fetch, and how many complete minibatches for the consumer.
+        in_order: True keeps the order of the indices. False delivers each minibatch as soon as it is made; every
+            minibatch still comes once, with the same bits. No minibatch is made more than num_workers *
+            (prefetch_factor + 1) beyond the first missing minibatch, so a very slow minibatch still holds up the others
+            in the end. With asynchronous stages, their `concurrency` replaces the 1.
         timeout: seconds to wait for one minibatch before LoaderTimeoutError, a TimeoutError after which `next` goes on
             waiting. None waits as long as something works on the minibatch.
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
-        worker_init_fn: called in each worker with the worker's number, before its first minibatch.
+        worker_init_fn: called in each worker with the worker's index, from 0, before its first minibatch.
         channel: how minibatches come from worker processes: "shm" (ShmChannel), "mp" (an MpChannel for each worker) or
-            your own channel, which serves this loader alone and stays open. After the death of a sender, some
-            channels end in a timeout, such as a multiprocessing queue: a killed process can keep its lock.
+            your own channel, which serves this loader alone and stays open. Some channels of your own, such as one over
+            a multiprocessing queue, time out after the death of a sender: a killed process can keep the queue's lock.
         shm_size: size of the "shm" channel, as an int or text ("1GB"). None fits it to the first minibatch; larger
             minibatches then come in parts.
         max_restarts: how often a minibatch is made again after the worker that was making it died. With asynchronous
@@ -82,10 +82,10 @@ class DataLoader(StreamStage):
             else before the first CopyTo; else at the end.
         overlap: True runs the stages after the cut in a thread of their own while the consumer works; in a chain that
             copies to a GPU, the thread runs the stages up to the copy and the fetches behind it, on a stream of its
-            own. False runs them in the consumer's thread. None means False if each minibatch is known to read at most 1
-            MB from memory, which takes less time than passing it between threads, and if there are no workers and
-            `prefetch_factor` and `timeout`, which belong to the threads, have their defaults. This is known of items,
-            `sample_neighbor` and features in memory, and never of your own functions. Else None means True.
+            own. False runs them in the consumer's thread. None means True, unless all of this holds: there are no
+            workers; `prefetch_factor` and `timeout`, which belong to the threads, have their defaults; and each
+            minibatch is known to read at most 1 MB from memory, which takes less time than passing it between threads.
+            Sizes are known of items, `sample_neighbor` and features in memory, never of your own functions.
             `explain()` shows the choice.
     Raises:
         TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
@@ -131,7 +131,7 @@ class DataLoader(StreamStage):
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         starting = next((workers.starting for workers in self._plan.find(Workers) if workers.starting), "")
         stream = stream_of(self._plan.root, context.of_chain(self._plan.numbering, self._clock))
-        as_a_stage = partial(context.calls.clock.add, context.calls.numbering.of(self).label)  # inside a longer chain
+        as_a_stage = partial(context.calls.clock.add, context.calls.numbering.of(self).label)  # of a longer chain
         return Delivered(stream, self._clock, self._watch, self._look, as_a_stage, starting)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
@@ -140,11 +140,11 @@ class DataLoader(StreamStage):
         It is made in this process. The state of the loader and its running epoch do not change.
 
         Raises:
-            IndexError: Ids that were read on a GPU had no rows. The call waits for the GPU, so they most likely belong
-                to this minibatch.
+            IndexError: Ids that were read on a GPU had no rows. The call waits for the GPU, so these ids most likely
+                belong to this minibatch.
         """
         check_epoch("data_loader: minibatch", epoch)
-        graph = fetch_behind_copy(StageGraph(self.source), self.options)  # some features can be read only there
+        graph = fetch_behind_copy(StageGraph(self.source), self.options)  # features on a GPU need this
         graph.refuse_jumps("data_loader: minibatch")
         seed_stage = graph.seed_stage
         check_int("data_loader: minibatch", "index", index, 0, seed_stage.num_steps * seed_stage.world_size - 1)
@@ -164,11 +164,11 @@ class DataLoader(StreamStage):
         several ran at once, in workers or in one event loop. "epochs" counts the delivered minibatches, and the seconds
         from asking for the first to the end. "consumer" is the time that the consumer spent on its minibatches.
 
-        "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: near 0, the
-        consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for sampling.
-        "channel" counts the messages of the present or last ShmChannel from worker processes, see ShmChannel.stats:
-        many `send_waits` mean that the workers are faster than the stages after them, many `recv_waits` that the
-        workers are slower. Workers that are not persistent get a new channel each epoch.
+        "waiting for 2 fetch_feature" (the last stage that runs ahead) is the time the consumer waited: if it is near 0,
+        the consumer is the bottleneck. "waiting for 1 sample_neighbor" is the time the feature fetch waited for
+        sampling. "channel" has the counts of the present or last ShmChannel from worker processes, see
+        ShmChannel.stats: many `send_waits` mean that the workers are faster than the stages after them, many
+        `recv_waits` that the workers are slower. Workers that are not persistent get a new channel each epoch.
         """
         rows: dict[str, dict[str, float]] = self._clock.stats()
         if (epochs := self._watch.epochs)["calls"] > 0:
@@ -183,18 +183,18 @@ class DataLoader(StreamStage):
     def trace(self, path: str | Path) -> None:
         """Write the last calls of all stages, in all processes, as a trace for chrome://tracing and Perfetto.
 
-        The loader remembers 65,536 calls. `datapipes report` makes the page of `report` from a trace.
+        The loader remembers the last 65,536 calls. `datapipes report` makes the page of `report` from a trace.
         """
         write_trace(path, self._stats_and_calls())
 
     def report(self, path: str | Path) -> None:
         """Write a report of all epochs so far as one HTML page, which needs no other file and no network.
 
-        The page names the bottleneck of the epochs and the option to turn. It shows the chain with the time of each
-        stage, minibatches/s, memory and queues over the time, and the last calls of each thread and process.
+        The page names the bottleneck of the epochs and the option to change. It shows the chain with the time of each
+        stage; minibatches/s, memory and queues over time; and the last calls of each thread and process.
 
         Raises:
-            RuntimeError: No epoch has ended or broken off yet, or one is running.
+            RuntimeError: No minibatch was delivered yet, or an epoch is running.
             OSError: The file cannot be written.
         """
         if self._run is not None and self._run.is_open:
@@ -208,7 +208,7 @@ class DataLoader(StreamStage):
         """Yield the minibatches of the next epoch; on a terminal, under tqdm's bar, which shows minibatches/s.
 
         Args:
-            bottleneck: show the bottleneck of the epochs so far after the bar, renewed each second.
+            bottleneck: show the bottleneck of the epochs so far behind the bar; it is renewed each second.
             options: further arguments of tqdm.
         Raises:
             ModuleNotFoundError: tqdm is not installed; the message says what to install.

@@ -69,9 +69,9 @@ class LaneFacts:
 
 
 class Sample(NamedTuple):
-    """Resident memory, in bytes, of the caller's process and of all workers, at `at` by time.monotonic().
+    """Resident memory at time `at` (time.monotonic()): the bytes of the caller's process, and of all workers together.
 
-    Shared pages count in each process.
+    Pages that processes share are counted once for each process.
     """
 
     at: float
@@ -79,7 +79,7 @@ class Sample(NamedTuple):
     workers: float
 
 
-@dataclass(eq=False, repr=False)  # a dict equals another dict of the same counts
+@dataclass(eq=False, repr=False)  # so that it equals a dict of the same counts
 class Facts(dict[str, Counts]):
     """A dict {name: counts}, {} before the first minibatch. Counts add up all epochs and all processes.
 
@@ -111,7 +111,7 @@ class Facts(dict[str, Counts]):
     def of_plan(
         cls: type[AnyFacts], rows: Mapping[str, Counts], title: str, plan: StageGraph[Stage], samples: Iterable[Sample]
     ) -> AnyFacts:
-        """Return the Facts of a plan that this process runs; `rows` are its counts."""
+        """Return the Facts of a plan that this process runs; `rows` are the counts of the plan."""
         described: list[LaneFacts] = []
         batch_size = 0
         for lane in lanes(plan):
@@ -127,7 +127,7 @@ class Facts(dict[str, Counts]):
         return cls(rows, title, processors, batch_size, tuple(described), os.getpid(), tuple(samples))
 
     def count(self, name: str, key: str = "seconds") -> float:
-        """Return the count `key` in the row `name`; 0 if there is none."""
+        """Return the count `key` in the row `name`; 0 if there is no such row or count."""
         return self.get(name, {}).get(key, 0.0)
 
 

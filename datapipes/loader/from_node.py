@@ -1,8 +1,8 @@
 """FromNode: joins a torchdata node to a chain, after the cut.
 
 torchdata's own nodes name no sources and do not pickle, so a FromNode starts a chain of its own: the node must give
-MiniBatches. It keeps its own order and state; nothing reads ahead of it, since only the node knows its position (use
-`torchdata.nodes.Prefetcher` inside).
+MiniBatches. The node keeps its own order and state. Nothing reads ahead of it, since only the node knows its position
+(use `torchdata.nodes.Prefetcher` inside the node).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class FromNode(StreamStage):
 
     Each item of the node is a MiniBatch with all fields that later stages read: `seeds`, and for a feature fetch
     1-D seeds or `input_nodes`. Its `epoch` and `index` stay as the node set them. The later stages may fetch, copy
-    and transform. They cannot draw, since no ItemSampler gives a seed. So a sampler stands inside the node:
+    and transform. They cannot draw, since no ItemSampler gives a random seed. So put a sampler inside the node:
     `torchdata.nodes.Mapper(chain, fn)` is a node over a chain.
 
     Args:
         node: any `torchdata.nodes.BaseNode` but a Stage. Map a node of other items first:
             `torchdata.nodes.Mapper(node, lambda ids: dp.MiniBatch(seeds=ids))`.
     Raises:
-        TypeError: `node` is no torchdata node, or a Stage; or, while running, it gave something other than a MiniBatch.
+        TypeError: `node` is a Stage, or no torchdata node. While running: `node` gave what is no MiniBatch.
     """
 
     def __init__(self, node: BaseNode[MiniBatch]) -> None:
@@ -49,7 +49,7 @@ class FromNode(StreamStage):
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         self.node.reset(context.position.node_state)
         if context.position.after_end:
-            next(self.node, None)  # a state of an epoch's end leaves an empty rest; then the node's next epoch begins
+            next(self.node, None)  # the saved epoch had ended: take its empty rest, then begin the next epoch
             self.node.reset(None)
         return self._minibatches()
 

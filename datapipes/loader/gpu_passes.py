@@ -38,9 +38,10 @@ class Passage(StreamStage):
 
 
 def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with FeatureFetchers moved from right before a copy to a GPU to right behind it, if all their
-    features can be read with ids there and the cut is the default. Without triton, move only fetchers that read a
-    feature in GPU memory.
+    """Return `graph` with FeatureFetchers moved from right before a copy to a GPU to right behind the copy.
+
+    A fetcher is moved only if the cut is the default and all its features can be read with ids on the GPU. Without
+    triton, one of its features must also lie in GPU memory.
     """
     if options.cut != LoaderOptions.cut:
         return graph
@@ -69,8 +70,8 @@ def _copies_planned_here(graph: Graph) -> list[Stage]:
 
 
 def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` in which each FeatureFetcher right before a copy to a GPU reads into page-locked memory; rows
-    stored with fewer bits are copied in that form and decoded behind the copy.
+    """Return `graph` in which each FeatureFetcher right before a copy to a GPU reads into page-locked memory. Rows that
+    are stored with fewer bits are copied as stored, and decoded behind the copy.
     """
     for stage in _copies_planned_here(graph):
         fetches: list[FeatureFetcher] = []  # the last one first
@@ -100,7 +101,7 @@ def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
     then runs in the thread that takes the minibatch, and not beside the event loop.
 
     Raises:
-        ValueError: Sources are joined behind the copy, or an asynchronous stage stands there.
+        ValueError: Sources are joined behind the copy, or an asynchronous stage stands behind the copy.
     """
     for stage in _copies_planned_here(graph):
         if any(map(is_async, _called_with(stage))):
@@ -150,8 +151,8 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` in which FeatureFetchers behind a copy to a GPU use `options.max_uva_threads`.
 
     Raises:
-        ValueError: Such a FeatureFetcher reads a feature that needs ids in host memory; or there are workers, the
-            option is not the default, and nothing reads host memory from a GPU.
+        ValueError: Such a FeatureFetcher reads a feature that needs ids in host memory. Or the option was set, there
+            are workers, and nothing reads host memory from a GPU.
     """
     by_uva: list[bool] = []  # for each FeatureFetcher behind a copy to a GPU
     for stage in graph.find(FeatureFetcher):
@@ -182,8 +183,8 @@ def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def overlap_with_copies(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a Prefetcher behind its first copy to a GPU and the fetches after it: these run ahead of the
-    user's later stages, which stay in the caller's thread.
+    """Return `graph` with a Prefetcher behind its first copy to a GPU and the fetches after that copy. The copy and the
+    fetches run ahead of the user's later stages, which stay in the caller's thread.
 
     A join cannot stand behind a Prefetcher, so a chain that joins sources behind the copy stays as it is.
     """
@@ -211,8 +212,8 @@ def wait_at_the_end(graph: Graph, options: LoaderOptions) -> Graph:
 class WaitForGpu(StreamStage):
     """Pass minibatches on; at the end of an epoch, wait for the copies and reads of earlier stages.
 
-    Reads on a GPU report ids without rows only after they have run; with this wait, an error comes at the end of its
-    epoch and not in the next epoch. The source tensors of the last copies are freed, too.
+    Reads on a GPU report ids without rows only after they have run. With this wait, the error is raised at the end of
+    its epoch and not in the next epoch. The source tensors of the last copies are freed, too.
 
     Raises:
         IndexError: At the end of an epoch: ids that were read on a GPU had no rows.
@@ -266,7 +267,7 @@ def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
-    """Raise ValueError if the seeds of `sampler` lie on a GPU; a sampler with its own transform may take them there."""
+    """Raise ValueError if the seeds of `sampler` lie on a GPU, unless the user's class has its own way to take them."""
     methods, place = ("transform", "seeds_of", "_checked_seeds"), place_of_ids(sampler)
     has_own = any(not _is_ours(getattr(type(sampler), name)) for name in methods)
     if place is not None and place.type == "cuda" and not has_own:
@@ -277,7 +278,7 @@ def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
 
 
 def _refuse_rows_on_gpu(fetch: FeatureFetcher, options: LoaderOptions) -> None:
-    """Raise ValueError if `fetch` reads rows on a GPU with ids in host memory, unless the store has its own way."""
+    """Raise ValueError if `fetch` reads rows on a GPU with ids in host memory, unless a user's class reads them."""
     if place_of_ids(fetch) != _HOST or not (isinstance(fetch, FetchForCopy) or FetchForCopy.can_replace(fetch)):
         return
     for key in fetch.feature_keys:

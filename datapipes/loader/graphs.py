@@ -18,16 +18,16 @@ def copies_to_gpu(stage: Stage) -> bool:
 
 
 def gpus_of(graph: Graph) -> list[torch.device]:
-    """Return the CUDA device of each stage of `graph` that copies to one."""
+    """Return the CUDA device of each stage of `graph` that copies to a CUDA device."""
     return [stage.device for stage in graph.find(CopyTo) if copies_to_gpu(stage)]
 
 
 def single_line(graph: Graph) -> list[Stage]:
-    """Return the stages with one source that lead to the last stage, in the order of the flow."""
+    """Return the stages behind the start or the last join, in the order of the flow: each has one source."""
     return [stage for stage in reversed(line_before(graph.root)) if len(stage.sources) == 1]
 
 
 def planned_elsewhere(graph: Graph) -> set[int]:
-    """Return {id(stage)} of the stages before another loader in `graph`, which has its own plan for them."""
+    """Return {id(stage)} of the stages before a loader that is itself a stage of `graph`: it has a plan for them."""
     loaders = [stage for stage in graph.find(StreamStage) if stage._plans_its_source]
     return {id(stage) for loader in loaders for stage in StageGraph(loader.source)}

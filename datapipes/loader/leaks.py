@@ -1,8 +1,8 @@
 """Leaks: warn, once for each loader, if a model is shown the links that it is to predict.
 
-A sampler finds a seed link and its reverse among the in-edges of its ends, unless a stage takes them out or the graph
-does not have them. If they are found, nothing fails: training looks very good, and the model predicts nothing. So the
-first minibatch is checked in the consumer's form, after all exclusion.
+A sampler finds a seed link and its reverse among the in-edges of the link's ends, unless a stage takes both out or the
+graph does not have them. Nothing fails then: training looks very good, and the model predicts nothing. So the first
+minibatch is checked as the consumer gets it, after all exclusion.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Leaks(NamedTuple):
     """Whether positive seeds are among the sampled edges.
 
     Attributes:
-        looked_at: number of positive seeds that were looked up.
-        found: how many of them are sampled edges.
-        reversed: how many have a sampled reverse, if these are many more; then `found` is 0.
-        types: (edge type of these seeds, edge type of the reverses).
+        looked_at: how many positive seeds were looked up.
+        found: how many of these seeds are sampled edges.
+        reversed: how many seeds of one edge type have a sampled reverse, if more than twice as often as seeds were
+            found. Then `found` is 0; otherwise `reversed` is 0.
+        types: (edge type of the seeds with a reverse, edge type of the reverses); (None, None) if `reversed` is 0.
     """
 
     looked_at: int
@@ -48,7 +49,7 @@ class Leaks(NamedTuple):
 
 
 class LookForLeaks:
-    """Is called with each minibatch of a loader; looks at the first one, if a sampler is in the chain."""
+    """Called with the first minibatch of each epoch. Checks the very first one, if a sampler is in the chain."""
 
     def __init__(self, graph: StageGraph[Stage]) -> None:
         samplers = graph.find(Sampler)
@@ -119,15 +120,16 @@ def look(
 ) -> Leaks:
     """Count the positive seeds, at most MOST_PAIRS, that are left among the sampled edges.
 
-    A graph may have the reverse of some edges by chance. So reverses count only if most of the seeds have a reverse in
-    the graph; in the sample, if the graph cannot be asked.
+    A graph may have the reverse of some edges by chance. So reverses are reported only if most of the seeds have a
+    reverse in the graph; or, if the graph cannot be asked, in the sample.
 
     Args:
         pairs_of: {edge type: positive seeds}, by the ids of the graph; the type is None without types.
         edges_of: returns the sampled edges of an edge type.
         types: the sampled edge types.
-        graph: the sampled graph; it is not asked if it is in parts, or None.
-        mapping: {edge type: type of its reverses, or None}; for other edge types, all types that fit are looked at.
+        graph: the sampled graph. A graph in parts cannot be asked, and neither can None.
+        mapping: {edge type: type of its reverses}; None means that there are no reverses to look for. For an edge type
+            that is not in `mapping`, all types that connect the same node types the other way round are tried.
         keeps_parallel: whether the seeds were taken out by edge id, so that edges parallel to them are meant to stay.
     """
     looked_at = left = 0
@@ -148,7 +150,7 @@ def look(
 
 
 def _num_reverses(turned: Rows, graph: Graph | None, back: Any, sampled: int) -> int:
-    """Return how many reverses the graph has, or, if it cannot be asked, how many were sampled."""
+    """Return how many of the pairs `turned` are edges of the graph; if the graph cannot be asked, `sampled`."""
     if graph is None or graph._in_parts:
         return sampled
     return int((graph.has_edges(torch.from_numpy(turned[:, :2].copy()), back).counts > 0).sum())
@@ -164,12 +166,12 @@ def _num_left(pairs: Rows, sampled: Iterable[Rows]) -> int:
 
 
 def _earlier_only(sampler: Sampler) -> bool:
-    """Return whether a sampler draws only edges earlier than the seed: these may well be other, earlier seeds."""
+    """Return whether a sampler draws only edges earlier than the seed. These may be earlier seeds, which is no leak."""
     return isinstance(sampler, TemporalNeighborSampler) and sampler.edge_time_attr is not None and not sampler.inclusive
 
 
 def _ends(subgraph: SampledSubgraph) -> Rows:
-    """Return the sampled edges, source and destination of each, by original ids."""
+    """Return the sampled edges, int64 [n, 2]: the original ids of source and destination."""
     local = subgraph.block.edge_index
     ends = (subgraph.original_row_node_ids[local[0]], subgraph.original_column_node_ids[local[1]])
     rows: Rows = torch.stack([ids.long() for ids in ends], 1).cpu().numpy()

@@ -1,8 +1,8 @@
 """The options of a DataLoader: checked once, frozen, and handed whole to every pass and to the workers.
 
 Options that contradict each other are refused, and so is an option without effect in the plan of the chain. One
-exception allows sweeps of `num_workers`: if it is 0, options without effect are allowed, and the log names them, at
-level INFO.
+exception allows sweeps of `num_workers`: with num_workers=0, options without effect are allowed, and logged at level
+INFO.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ OF_PROCESSES = ("multiprocessing_context", "channel", "shm_size", "max_restarts"
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """The arguments of DataLoader besides the chain; its docstring describes each.
+    """The arguments of DataLoader besides the chain. The docstring of DataLoader describes each of them.
 
     Raises:
-        TypeError, ValueError: An option is not allowed, or cannot take effect beside the others.
+        TypeError, ValueError: An option is not allowed, or cannot take effect beside the other options.
     """
 
     num_workers: int = 0
@@ -100,13 +100,13 @@ class LoaderOptions:
         return [option.name for option in fields(self) if getattr(self, option.name) != option.default]
 
     def has_no_effect(self, message: str, remedy: str) -> None:
-        """Report an option that has no effect in a plan: raise ValueError, or without workers log the message."""
+        """Report an option that has no effect in a plan. With workers, raise ValueError; without, log the message."""
         if self.num_workers > 0:
             raise ValueError(f"{message}. {remedy}.")
         logger.info("%s. With num_workers=0 this is allowed, and has no effect.", message)
 
     def log_unused(self) -> None:
-        """Name in the log the options of workers that are given without workers."""
+        """If `num_workers` is 0, log the worker options that were set and so have no effect."""
         unused = [name for name in self.changed() if name in OF_WORKERS]
         if self.num_workers == 0 and unused:
             logger.info("%s: num_workers is 0, so %s have no effect", WHERE, unused)

@@ -50,9 +50,10 @@ from datapipes.seeds import DistributedItemSampler, HeteroItemSet, ItemSampler, 
 def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with Workers before the first stage that `options.cut` names; without workers, `graph` itself.
 
-    `options.cut` is a functional name, a class (subclasses count) or "end". The default, "fetch_feature", means the
-    first CopyTo to a GPU or the first FeatureFetcher whose store is not read in workers (`fetch_in_worker`), whichever
-    comes first. If there is none, it means the first CopyTo; if there is none of these either, the end.
+    `options.cut` is a functional name, a class (a stage of a subclass matches, too) or "end". The default,
+    "fetch_feature", means the first CopyTo to a GPU or the first FeatureFetcher whose store is not read in workers
+    (`fetch_in_worker`), whichever comes first. A chain without such stages is cut before its first CopyTo of any
+    device, or at its end if it has no CopyTo.
 
     Raises:
         TypeError, ValueError: The chain starts with a stage that keeps an order of its own, which workers cannot share;
@@ -85,7 +86,7 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def _place_of(graph: Graph, place: Any) -> Stage | None:
-    """Return the stage before which the chain is cut; None means its end."""
+    """Return the stage before which the chain is cut. None: the chain is cut at its end."""
     if not (isinstance(place, str) or (isinstance(place, type) and issubclass(place, Stage))):
         raise TypeError(
             f"data_loader: cut must be a functional name, a stage class or 'end', got {shown(place)}. Name a stage of "
@@ -111,7 +112,7 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
 
 
 def _stays_here(stage: Stage) -> bool:
-    """Return whether a stage belongs in the caller's process, since it uses a GPU, or memory of this process."""
+    """Return whether a stage must run in the caller's process, since it uses a GPU or memory of this process."""
     return copies_to_gpu(stage) or (isinstance(stage, FeatureFetcher) and not stage.feature_store.fetch_in_worker)
 
 
@@ -137,7 +138,7 @@ def _refuse_before_cut(before: Graph, options: LoaderOptions) -> None:
 
 
 def _refuse_unpicklable(graph: Graph, worker_init_fn: Any) -> None:
-    """Check that processes that are not forked can make minibatches of `graph`; else the message says why not.
+    """Check that worker processes that are not forked can make the minibatches of `graph`.
 
     Raises:
         TypeError: A stage or worker_init_fn cannot be pickled, or workers do not find one of its classes or functions.
@@ -180,8 +181,11 @@ def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with a Prefetcher at its end, so that the next minibatches are made while the consumer works.
 
     In a chain that copies to a GPU the Prefetcher stands behind the copy, see overlap_with_copies. The graph stays as
-    it is with `overlap=False`; if it starts at a FromNode, since nothing may read ahead of that; if it ends in Workers,
-    which run ahead already; or if its minibatches are small (see makes_small) and no option in OF_THREADS was given.
+    it is in these cases:
+    - `overlap` is False.
+    - The graph starts at a FromNode: nothing may read ahead of a FromNode.
+    - The graph ends in Workers, which run ahead already.
+    - The minibatches are small (see makes_small), and no option in OF_THREADS was given.
     """
     if options.overlap is False or graph.own_orders:
         return graph
@@ -195,13 +199,17 @@ def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a Prefetcher before its first FeatureFetcher or copy to a GPU: its thread samples the next
-    minibatches while the features of the present minibatch are fetched.
+    """Return `graph` with a Prefetcher before its first FeatureFetcher or copy to a GPU. The Prefetcher's thread
+    samples the next minibatches while the features of the present minibatch are fetched.
 
-    Graphs stay as they are if they have workers, which sample beside the fetch already; have no thread at their end;
-    sample nothing before the fetch; have a Prefetcher before the fetch; have another StreamStage, such as a DataLoader,
-    which overlaps its stages itself; join sources after the fetch; or have asynchronous stages, which keep several
-    minibatches in flight from the sampler to the fetch: a Prefetcher would part these stages.
+    The graph stays as it is in these cases:
+    - It has workers, which sample beside the fetch already; or another StreamStage, such as a DataLoader, which
+      overlaps its stages itself.
+    - It has no Overlap at its end.
+    - Nothing is sampled before the fetch, or a Prefetcher stands there already.
+    - Sources are joined after the fetch.
+    - It has asynchronous stages. These keep several minibatches in flight from the sampler to the fetch, and a
+      Prefetcher would part them.
     """
     first = next(
         (stage for stage in single_line(graph) if isinstance(stage, FeatureFetcher) or copies_to_gpu(stage)), None
@@ -219,7 +227,7 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` in which the last Prefetcher or Workers has `options.timeout`.
 
     Only the consumer's wait is limited. A thread in between waits for as long as something works on its minibatch.
-    If the plan runs in the consumer's thread alone, the log names the given options of threads.
+    If the plan runs in the consumer's thread alone, options of threads that were set are logged: they have no effect.
     """
     ahead = [stage for stage in graph if isinstance(stage, (Overlap, Workers))]
     if ahead:
@@ -237,7 +245,7 @@ def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
 
 # --- whether minibatches are so small that making one takes less time than passing it from thread to thread
 
-MOST_BYTES = 1_000_000  # benchmarks/small.py
+MOST_BYTES = 1_000_000  # see benchmarks/small.py
 NODE_BYTES = 64  # a cache line for each sampled node
 ID_BYTES = 8
 
@@ -282,7 +290,7 @@ def _row_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _lie_in_files(tensors: Iterable[Tensor]) -> bool:
-    """Return whether a tensor is mapped from a file; a tensor that processes share counts as mapped."""
+    """Return whether some tensor is mapped from a file. A tensor that processes share counts as mapped."""
     files = [mapped for mapped in mapped_in(0, 2**64) if mapped.is_file]
     bounds = [(tensor.data_ptr(), tensor.data_ptr() + extent(tensor)) for tensor in tensors]
     return any(file.begin < end and begin < file.end for begin, end in bounds for file in files)

@@ -1,8 +1,8 @@
 """Prefetcher: makes minibatches ahead of the consumer in a thread of its own, in order.
 
-It reads a stream without indices, so it needs no dispatcher (chain/dispatcher.py).
-The thread holds the source chain and a bounded queue, never the Prefetcher or its reader. When the reader is closed or
-collected, or the interpreter exits, the thread is told to stop and is joined within a bounded time.
+The thread iterates a stream, so no dispatcher (chain/dispatcher.py) has to give it the indices. It refers to the source
+chain and to a bounded queue, never to the Prefetcher or its reader. When the reader is closed or collected, or the
+interpreter exits, the thread is told to stop and is joined within a bounded time.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class _Queue:
         self.ready: deque[tuple[MiniBatch, list[Queued]]] = deque()
         self.changed = threading.Condition()
         self.is_full = False  # the thread waits for room
-        self.spent: object = None  # the thread lets go of it once it has room
+        self.spent: object = None  # a minibatch that the thread frees once there is room
         self.stopped = False
         self.ended = False
         self.error: Exception | None = None
 
     def put(self, minibatch: MiniBatch, queued: list[Queued]) -> bool:
-        """Wait for room, then append a minibatch and the GPU work it waits for; return False if the reader has left."""
+        """Wait for room; append a minibatch and the GPU work that it waits for. Return False if the reader left."""
         with self.changed:
             while not self.stopped and len(self.ready) >= self.depth:
                 self.is_full = True
@@ -129,12 +129,12 @@ class _Queue:
         return not self.stopped
 
     def take(self, last: object) -> tuple[MiniBatch, list[Queued]]:
-        """Return the oldest ready minibatch, and the GPU work it waits for. The caller must hold the lock.
+        """Return (oldest ready minibatch, GPU work that it waits for). The caller must hold the lock.
 
         Args:
-            last: the previous minibatch, if the consumer still holds it; it is about to drop it. torch releases the GIL
-                for each tensor that it frees, and the thread, woken by this call, would take the GIL and the core each
-                time. So a thread that waits for room frees `last` itself.
+            last: the previous minibatch, if the consumer still has it, and is about to drop it. If the thread waits for
+                room, the thread frees `last`. If the consumer did, torch would release the GIL for each tensor, and
+                each time the thread, which this call wakes, would take the GIL and the core.
         """
         if self.is_full and self.spent is None:
             self.spent = last
@@ -237,10 +237,10 @@ def _make_minibatches(open_stream: Callable[[], Iterator[MiniBatch]], streams: l
 def _stop(process: int, queue: _Queue, thread: threading.Thread, stopped: threading.Event) -> None:
     if os.getpid() != process:
         return  # a forked child has a copy of the queue, perhaps locked for good, and no thread
-    stopped.set()  # the epoch has no reader: a thread that waits for a minibatch of it gives up
+    stopped.set()  # the epoch has no reader: a thread that waits for one of its minibatches gives up
     queue.stop()
-    # The garbage collector may run this in a thread that makes minibatches, for the reader of another epoch. That
-    # thread must not join: the other thread may be waiting for its minibatches. While it ends, it may join.
+    # The garbage collector may run this, for the reader of another epoch, in a thread that makes minibatches. Such a
+    # thread must not join `thread`, which may be waiting for the minibatches made here. Once it is ending, it may join.
     may_wait = not getattr(_here, "makes", False) or getattr(_here, "ending", False)
     if may_wait and thread is not threading.current_thread():
         thread.join(JOIN_S)

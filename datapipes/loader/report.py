@@ -65,7 +65,7 @@ def as_html(stats: LoaderStats) -> str:
 
 
 def lanes_of(stats: LoaderStats) -> list[dict[str, Any]]:
-    """Return what the template chain.html shows of each lane; before the first minibatch without figures."""
+    """Return a dict for each lane, as the template chain.html takes it. Before the first minibatch: no figures."""
     bottleneck, colors = stats.found, _colors(stats)
     seconds = stats.count("epochs") if stats.count("epochs", "calls") else 0.0
     lanes = []
@@ -102,13 +102,13 @@ def _table(stats: LoaderStats) -> list[list[str]]:
     return rows
 
 
-# --- over the time
+# --- charts over time
 
 
 def _chart(
     stats: LoaderStats, title: str, curves: Iterable[tuple[str, _Points]], unit: str = ""
 ) -> dict[str, Any] | None:
-    """Return a chart of curves over the time of all calls, in a square of 100 by 100; None without points."""
+    """Return a chart of curves over the time of all calls, in a square of 100 by 100; None if no curve has 2 points."""
     drawn = [(name, points) for name, points in curves if len(points) > 1]
     if not drawn:
         return None
@@ -133,7 +133,7 @@ def _rates(stats: LoaderStats) -> dict[str, Any] | None:
 
 
 def _memory(stats: LoaderStats) -> dict[str, Any] | None:
-    began = min((call.began for call in stats.calls), default=0.0)  # of the kept calls
+    began = min((call.began for call in stats.calls), default=0.0)  # of the first kept call
     samples = [sample for sample in stats.samples if sample.at >= began]
     caller = [(sample.at, sample.caller / 1e6) for sample in samples]
     workers = [(sample.at, sample.workers / 1e6) for sample in samples]
@@ -142,7 +142,7 @@ def _memory(stats: LoaderStats) -> dict[str, Any] | None:
 
 
 def _queues(stats: LoaderStats) -> dict[str, Any] | None:
-    """Return a chart: how many minibatches of each lane were made and not yet taken; None without points."""
+    """Return a chart of how many minibatches of each lane were made and not yet taken; None as in _chart."""
     ends: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for call in stats.calls:
         ends[call.stage][call.minibatch].append(call.began + call.seconds)
@@ -162,14 +162,14 @@ def _queues(stats: LoaderStats) -> dict[str, Any] | None:
 
 
 def _thinned(points: _Points) -> _Points:
-    """Return at most BINS points, each the mean of some neighboring points."""
+    """Return at most BINS points: (time of the first, mean value) of each group of neighboring points."""
     size = -(-len(points) // BINS) or 1
     groups = [points[first : first + size] for first in range(0, len(points), size)]
     return [(group[0][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
 def _timeline(stats: LoaderStats) -> dict[str, Any] | None:
-    """Return the last calls as a timeline, one row of blocks for each thread and process; None without calls."""
+    """Return the last calls as a timeline: a row of blocks for each thread of each process; None without calls."""
     calls = sorted(stats.calls, key=lambda call: call.began)[-MOST_BLOCKS:]
     if not calls:
         return None

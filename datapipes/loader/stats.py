@@ -17,7 +17,7 @@ from datapipes.loader.facts import CONSUMER, NO_STAGES, Facts, Sample
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
 
-COUNTS = {  # in words
+COUNTS = {  # {row: {count: its description}}
     "channel": {
         "messages": "messages sent",
         "bytes": "bytes sent",
@@ -54,7 +54,7 @@ class LoaderStats(Facts):
 
     @property
     def bottleneck(self) -> str:
-        """The bottleneck of the epochs, in words, with the option to turn; "" before the first minibatch."""
+        """The bottleneck of the epochs as text, with the option to change; "" before the first minibatch."""
         verdict = self.found
         return "" if verdict is None else one_line(str(verdict))
 
@@ -73,10 +73,10 @@ class LoaderStats(Facts):
         return call_ms, minibatch_ms, min(seconds / epochs["seconds"], 1.0), spent / seconds if seconds > 0 else 0.0
 
     def in_words(self, name: str) -> list[tuple[str, str]]:
-        """Return [(count in words, number)] of the row `name`, one of NO_STAGES."""
+        """Return [(description of a count, its value as text)] for the row `name`, one of NO_STAGES."""
         counts, texts = [], COUNTS.get(name, {})
         for key, value in self.get(name, {}).items():
-            feature, colon, count = key.rpartition(": ")  # the store has some counts for each feature
+            feature, colon, count = key.rpartition(": ")  # some counts of the store are "{feature}: {count}"
             number = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
             counts.append((feature + colon + texts.get(count, count.replace("_", " ")), number))
         return counts
@@ -109,10 +109,11 @@ class Watch:
     """Counts the epochs of a loader, and looks at its processes now and then: at most MOST_SAMPLES samples are kept.
 
     Attributes:
-        epochs: delivered minibatches ("calls"), the seconds from asking for the first to the end ("seconds"), the
-            seconds until the first came ("start_seconds", in the last epoch "latest_start_seconds"), the number of
-            epochs ("begun"); and within the watched time ("watched_seconds"), the processor time of the caller's
-            process ("processor_seconds") and the idle time of all processors ("idle_seconds").
+        epochs: sums over all epochs. "begun" counts epochs, and "calls" delivered minibatches. "seconds" is the time
+            from asking for the first minibatch to the end of the epoch; "start_seconds" is the time until the first
+            minibatch came, "latest_start_seconds" the same in the last epoch alone. "watched_seconds" is the time
+            between looks; in it, "processor_seconds" is the processor time of the caller's process, and "idle_seconds"
+            the idle time of all processors.
         samples: the memory at several times, the oldest first.
     """
 
@@ -170,7 +171,7 @@ class Delivered(Iterator[MiniBatch]):
 
     Args:
         look: called with the first minibatch before the consumer gets it.
-        waited: called once a minibatch has come, with the time at which it was asked for and its index.
+        waited: called for each minibatch once it has come: waited(time at which it was asked for, its index).
         starting: text to show on a terminal if the first minibatch takes long; "" shows nothing.
     """
 
@@ -186,8 +187,8 @@ class Delivered(Iterator[MiniBatch]):
         self._stream, self._clock, self._watch, self._look, self._waited = stream, clock, watch, look, waited
         self._starting = starting
         self._delivered: tuple[float, int] | None = None  # when the last minibatch left, and its index
-        self._first_called = 0.0  # when the first was asked for
-        self._has_come = False  # whether it came
+        self._first_called = 0.0  # when the first minibatch was asked for
+        self._has_come = False  # whether the first minibatch came
 
     def __next__(self) -> MiniBatch:
         called = began = time.monotonic()

@@ -23,7 +23,7 @@ from datapipes.loader.stats import LoaderStats
 VERSION = 1
 KEY = "datapipes"
 TIMES = {"seconds", "concurrent_seconds"}
-MOST_BYTES = 2**28  # of a trace; all calls that a loader keeps take 15 MB
+MOST_BYTES = 2**28  # of a trace that is read; all calls that a loader keeps take 15 MB
 _TEXT = form_of(str).read
 _LANES = form_of(tuple[LaneFacts, ...]).read
 _ROWS = form_of(Mapping[str, Mapping[str, float]]).read
@@ -55,7 +55,7 @@ def write_trace(path: str | Path, stats: LoaderStats) -> None:
 
 
 def read_trace(path: str | Path) -> LoaderStats:
-    """Return the stats, with the calls, that a trace holds.
+    """Return the stats that a trace contains, with the calls.
 
     Raises:
         OSError: The file cannot be read.
@@ -83,7 +83,7 @@ def read_trace(path: str | Path) -> LoaderStats:
 def _stats_of(body: Mapping[str, Any], events: Any) -> LoaderStats:
     facts, rows = body["facts"], _ROWS("stats", body["stats"])
     for name, row in rows.items():
-        least = 1.0 if name not in NO_STAGES or name == "epochs" else 0.0  # of calls and epochs
+        least = 1.0 if name not in NO_STAGES or name == "epochs" else 0.0  # the least value of "calls" and of "begun"
         is_whole = least == 0 or (row.keys() >= TIMES and min(row["calls"], row.get("begun", 1.0)) >= least)
         if not is_whole or min(row.values(), default=0.0) < 0:
             raise ValueError(f"found the counts {shown(row)} of {shown(name)}")

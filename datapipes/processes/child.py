@@ -1,9 +1,9 @@
 """A child process: how the parent starts, watches and ends it, and how the child begins and ends with its parent.
 
-multiprocessing tells the end of a process by its sentinel, one end of a pipe: it reports the end only when no process
-holds the other end of the pipe any more. A child that the process has forked holds it, and under fork so does a sibling
-that another thread starts at the same moment. So a pidfd is watched instead, which reports the end of just its process.
-Linux has it since 5.3; elsewhere the sentinel, the exit status and the state of the process are looked at in turn.
+multiprocessing reports the end of a process by a sentinel, one end of a pipe, and only when no process has the other
+end open any more. Children that the process has forked have that end open; under fork, so has a sibling that another
+thread starts at the same moment. So a pidfd is watched instead, which reports the end of one process alone. Linux has
+pidfds since 5.3; elsewhere the sentinel, the exit status and the state of the process are looked at in turn.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _C = TypeVar("_C", bound="ChildProcess")
 
 
 class Watch:
-    """Watches a process of multiprocessing that has been started; `close` closes the descriptor for it."""
+    """Watches a process of multiprocessing that has been started; `close` closes its pidfd."""
 
     def __init__(self, process: Any) -> None:
         self._process = process
@@ -47,7 +47,7 @@ class Watch:
         self._pidfd: int | None = None
         with contextlib.suppress(OSError, AttributeError):  # no such call, forbidden, or no descriptor left
             self._pidfd = os.pidfd_open(self._pid)
-        if self._sentinel_tells(0):  # it had ended before, so the pidfd may be of a younger process with its number
+        if self._sentinel_tells(0):  # it had ended before, so the pidfd may be of a newer process with its pid
             self.close()
 
     def has_ended(self) -> bool:
@@ -67,7 +67,7 @@ class Watch:
                 return False
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the process, None if other code has collected it. Call it after the process ended."""
+        """Return the exit code of the process, which must have ended. None: other code has collected the exit code."""
         if self._process.exitcode is None:
             self._sentinel_tells(COLLECT_S)  # a fork server collects its children itself, and then says how they ended
         code: int | None = self._process.exitcode
@@ -112,7 +112,7 @@ class ChildProcess:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether it will end without a signal, since it was told to end or has done its work."""
+        """Whether the process will end without a signal, since it was told to end or has done its work."""
         return True
 
     def has_ended(self) -> bool:
@@ -134,9 +134,9 @@ class ChildProcess:
             return
         self.pipe.close()
         if self.watch.wait(self.end_s) and self.watch.exit_code() is None:
-            self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that it runs
+            self.process._popen.returncode = _UNKNOWN  # else multiprocessing believes for ever that the process runs
         self.watch.close()
-        with contextlib.suppress(ValueError):  # it was killed and still runs: the system holds it
+        with contextlib.suppress(ValueError):  # it was killed, but has not ended yet: the system holds it up
             self.process.close()
         self._forgotten = True
 
@@ -165,11 +165,11 @@ def begin(
     start: Callable[[Connection], Any],
     child: Callable[[Any, Connection], _C],
 ) -> _C:
-    """Start a process that calls `main`, with a pipe between that process and this one.
+    """Start a process that calls `main`, with a pipe between that process and this one; return what `child` makes.
 
     Args:
-        start: function of the other side of the pipe that returns the argument of `main`.
-        child: function of the process and this side of the pipe that makes the returned object.
+        start: function (that process's end of the pipe) -> the argument of `main`.
+        child: function (the Process, this process's end of the pipe) -> the ChildProcess.
     """
     hold_standard_descriptors()
     here, there = context.Pipe(duplex=True)
@@ -221,7 +221,7 @@ def begin_as_child() -> None:
     """Prepare this process, which has just started, as a child: ignore Ctrl-C, which the parent handles, and end with
     the parent.
     """
-    hold_standard_descriptors()  # of a fork server that was started without them
+    hold_standard_descriptors()  # the fork server may have none
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # no_interrupt blocked it during the start
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # after a fork the handler is the caller's
@@ -234,8 +234,8 @@ def end_if_clone(pid: int) -> None:
     code has made by os.fork() and lets return into this package.
 
     A clone of a worker would go on as the worker, send the worker's minibatches, and take its tasks. In a thread of
-    this package a clone has no caller to return to. Where a stage runs in the consumer's thread, a clone returns into
-    the user's own code; leave it alone.
+    this package a clone has no caller to return to. Do not call this where a stage runs in the consumer's thread: a
+    clone then returns into the user's own code, and may go on.
     """
     if os.getpid() == pid:
         return

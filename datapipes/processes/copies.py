@@ -14,20 +14,20 @@ from datapipes import _core
 from datapipes.base.checks import INT_OF_BYTES
 from datapipes.processes.mappings import LARGE, Mapped, attached, contiguous_stride, known
 
-ALIGNED = 64  # bytes; where a tensor among others begins
+ALIGNED = 64  # bytes; a tensor in a shared memory begins at a multiple of this
 
 _Key = tuple[Any, ...]
 _copies: weakref.WeakValueDictionary[_Key, Mapped] = weakref.WeakValueDictionary()
-_begins: weakref.WeakKeyDictionary[Mapped, dict[_Key, int]] = weakref.WeakKeyDictionary()  # where copies begin
+_begins: weakref.WeakKeyDictionary[Mapped, dict[_Key, int]] = weakref.WeakKeyDictionary()  # {key: first byte}
 _copying = threading.Lock()
 
 
 def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
     """Return (memory, begin) for each tensor: a shared memory that has its values from byte `begin` on.
 
-    An earlier copy that is still in use is taken again. The other tensors are copied together into one new memory. If
-    the earlier copies lie in more than `most` memories, all tensors are copied into the new memory. An earlier copy
-    counts only if its values are equal: tensor._version does not count writes through NumPy or by a worker.
+    An earlier copy that is still in use is taken again if its values are still those of the tensor. They are compared,
+    since tensor._version does not count writes through NumPy or by a worker. The other tensors are copied together into
+    one new memory. If the earlier copies lie in more than `most` memories, all tensors are copied into the new memory.
     """
     keys = [(tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) for tensor in tensors]
     by_key = dict(zip(keys, tensors, strict=True))
@@ -87,8 +87,8 @@ def _use_huge_pages(memory: Mapped) -> None:
 
 
 def _begins_of(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return (begins, end) of tensors of these sizes in one memory: the byte at which each begins, and the end of the
-    last one.
+    """Return (begins, end) for tensors of these sizes in one memory: the byte at which each tensor begins, and the byte
+    at which the last tensor ends.
     """
     begins, end = [], 0
     for size in sizes:

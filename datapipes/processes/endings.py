@@ -1,4 +1,4 @@
-"""Whether a process exists, runs or is stopped, and how it ended, in words."""
+"""Whether a process runs or is stopped, and how it ended; the answers for messages are texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 def how_it_ended(pid: int) -> str | None:
     """Return how a child of this process ended, such as "it was killed by SIGKILL".
 
-    None if the child runs or the system does not tell. The exit status is not collected: the child can be waited for.
+    None: the child runs, or the system does not tell. The exit status is not collected; others can still collect it.
     """
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -22,8 +22,8 @@ def how_it_ended(pid: int) -> str | None:
 
 
 def how_it_exited(code: int | None) -> str:
-    """Return an exit code in words. A code below 0 stands for the signal -code that ended the process; None, for an
-    exit status that was collected elsewhere.
+    """Return an exit code as text. A code below 0 means that the signal -code ended the process. None means that the
+    exit status was collected elsewhere.
     """
     if code is None:
         return "it ended; its exit status was collected elsewhere"
@@ -42,13 +42,13 @@ def runs(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it belongs to another user
+    except PermissionError:  # the process runs, and belongs to another user
         pass
     return True
 
 
 def why_it_stands_still(pid: int) -> str | None:
-    """Return a clause on the signal or debugger that stopped a process, and a remedy; None if none did."""
+    """Return a clause on the signal or the debugger that has stopped a process. None: the process is not stopped."""
     ways = {
         "T": f"is stopped by a signal (SIGSTOP, Ctrl-Z); `kill -CONT {pid}` lets it go on",
         "t": "is stopped by a debugger",

@@ -1,8 +1,8 @@
-"""Names of the main module that worker processes do not find: refused when the loader is built, before workers fail.
+"""Refuse, when a loader is built, what worker processes would not find in the main module, or would run again.
 
-A process that is not forked imports the main module again, as __mp_main__. It finds no names typed into a notebook or a
-prompt, and none below `if __name__ == "__main__":`; it runs the statements outside of that again. Doubtful cases pass;
-the workers then raise.
+A process that is not forked imports the main module again, as __mp_main__. It does not find names that were typed into
+a notebook or at a prompt, or that are defined below `if __name__ == "__main__":`. It runs all other statements again.
+Doubtful cases are not refused; the workers then raise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Conditional = (ast.If, ast.While, ast.Match)
 
 
 def refuse_missing_main(where: str = "data_loader", remedy: str = REMEDY) -> None:
-    """Raise RuntimeError if the main module is to be imported from a file that is not there, such as "<stdin>"."""
+    """Raise RuntimeError if workers would import the main module from a file that is not there, such as "<stdin>"."""
     path = _path()
     if path is not None and _module_name() is None and not os.path.exists(path):
         raise RuntimeError(
@@ -53,11 +53,11 @@ def refuse_hidden(user: str, name: str) -> None:
 def refuse_repetition(
     *, is_building: bool, where: str = "data_loader", what: str = "the loader", remedy: str = REMEDY
 ) -> None:
-    """Raise RuntimeError if workers would run again the statement of the main module that is running.
+    """Raise RuntimeError if workers, too, would run the statement of the main module that is running now.
 
     Args:
         is_building: whether a loader is being built. Then a guard (a comparison with __name__) anywhere in the module
-            suffices: the epochs may begin below it.
+            suffices, since the epochs may begin below the guard.
     """
     source = _source() if _is_imported() else ""
     line = _running_line()
@@ -111,11 +111,11 @@ _collection = threading.Lock()
 
 
 def _frame_of_main_thread() -> FrameType | None:
-    """Return what the main thread runs, without a garbage collection in between.
+    """Return the frame that the main thread runs. No garbage collection begins meanwhile.
 
-    Python up to 3.11 holds a lock of the interpreter while it makes these frames. A collection that begins meanwhile
-    may delete a tensor, for which torch lets the GIL go; the thread that takes it and needs the same lock, as every
-    new thread does, holds the GIL for ever (https://github.com/python/cpython/issues/106883).
+    Python up to 3.11 holds a lock of the interpreter while it makes these frames. A collection that began meanwhile
+    could delete a tensor, for which torch releases the GIL. A thread that then takes the GIL and needs the same lock,
+    as every new thread does, holds the GIL for ever (https://github.com/python/cpython/issues/106883).
     """
     with _collection:
         collects = gc.isenabled()
@@ -136,7 +136,7 @@ def _source() -> str:
         return ""
 
 
-# --- its source
+# --- the source of the main module
 
 
 @functools.lru_cache(maxsize=1)
@@ -177,7 +177,7 @@ def _lines_below_guard(source: str) -> dict[str, int]:
 
 
 def _statements(body: list[ast.stmt], is_guarded: bool) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield each statement of the module itself, and whether it stands below `if __name__ == "__main__":`."""
+    """Yield (statement, whether it is below `if __name__ == "__main__":`) for all outside of functions and classes."""
     for statement in body:
         yield statement, is_guarded
         if isinstance(statement, ast.If):

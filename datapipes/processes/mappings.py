@@ -58,7 +58,7 @@ class Mapping:
     """The address and size of a mapping in this process, and the file it maps (None for a SharedMemory)."""
 
     def __init__(self, mapped: Mapped, file: File | None = None, offset: int = 0, address: int | None = None) -> None:
-        # `address` is given for memory whose tensors lie in a second mapping of it.
+        # `address` is given if the tensors lie in another mapping of the same memory.
         self.address = np.frombuffer(mapped, np.uint8).ctypes.data if address is None else address
         self.num_bytes = len(mapped)
         self.file = file
@@ -88,13 +88,13 @@ def remember(mapped: Mapped, mapping: Mapping) -> None:
 
 
 def ask_for_huge_pages(mapped: mmap.mmap) -> None:
-    """Ask the system to read a mapped file into huge pages, where its file system has them. Nothing is read here.
+    """Ask the system to read a mapped file into huge pages, if the file system has such pages. Nothing is read yet.
 
-    The system then reads several MiB for each page that is not in memory yet. A file larger than half of the memory
-    left is skipped: page by page, less of it is read.
+    Later, an access to a page that is not in memory reads several MiB. So a file larger than half of the memory left is
+    skipped: with small pages, less of it is read.
     """
     if LARGE <= len(mapped) <= _core.memory_left()[0] // 2:
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
@@ -112,15 +112,15 @@ def known(memory: Mapped) -> Mapped:
 def attached(
     mapped: Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> Tensor:
-    """Return a tensor over a mapping from byte `offset` on, which keeps the mapping alive; it must not be empty."""
-    count = _steps(shape, stride) + 1  # no more: torch pickles all of it
+    """Return a tensor over a mapping from byte `offset` on, with one value or more. It keeps the mapping alive."""
+    count = _steps(shape, stride) + 1  # no more values: torch pickles the whole buffer
     return torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset).as_strided(shape, stride)
 
 
 def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
-    """Return (memory, its Mapping) for the memory in which a tensor lies; None if other processes cannot map it.
+    """Return (memory, its Mapping) for the memory in which a tensor lies. None: other processes cannot map it.
 
-    Hold the result as long as you use its descriptor.
+    Keep `memory` for as long as you use its descriptor.
     """
     memory = memory_of_storage(tensor)
     if memory is not None:
@@ -141,7 +141,7 @@ def extent(tensor: Tensor) -> int:
 
 
 def _steps(shape: Iterable[int], stride: Iterable[int]) -> int:
-    """Return how many values the last value of a tensor lies behind its first in memory; 0 for one value."""
+    """Return the distance in memory from the first to the last value of a tensor, in values; 0 if it has one value."""
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 

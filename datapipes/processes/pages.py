@@ -1,7 +1,8 @@
-"""Pages: how many bytes that workers read lie in huge pages, and what to change where the system gives few.
+"""Pages: how much of the memory that workers read lies in huge pages, and how to get more of them.
 
-Sampling and gathers read at random: with pages of 4 KiB nearly each read misses the TLB as well as the cache. The
-counts come from /proc/PID/smaps; for memory that several processes map, the process that touched most of it counts.
+Sampling and gathers read at random addresses. With pages of 4 KiB, nearly every read misses the TLB as well as the
+cache. The sizes come from /proc/PID/smaps, which counts only pages that the process has touched. For memory that
+several processes map, the process with the most bytes is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from datapipes.processes.mappings import LARGE, File, Mapped
 
 _TITLE = "in huge pages: "
-_ENOUGH = 0.9  # of the bytes; the end of a memory may be less than a huge page
+_ENOUGH = 0.9  # share of the bytes; the end of a memory may not fill a huge page
 _HUGE = 2**21
 _COLLAPSE = 25  # MADV_COLLAPSE, Linux 6.1
 _SETTINGS = "sys/kernel/mm/transparent_hugepage"
@@ -26,7 +27,7 @@ _HUGE_PAGES = ("AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:", *_RESERVED
 
 
 class Held(NamedTuple):
-    """Bytes that are in memory, and how many of them in huge pages."""
+    """How many bytes are in memory, and how many of these lie in huge pages."""
 
     num_bytes: int = 0
     huge: int = 0
@@ -44,8 +45,8 @@ def of_shared(memories: Sequence[Mapped], files: Iterable[File], processes: Iter
     """Return a sentence on the huge pages of the memories and files that worker processes map.
 
     Args:
-        processes: the pids of the processes that map them.
-        root: the folder that holds proc and sys.
+        processes: the pids of the processes that map the memories and files.
+        root: the folder that contains proc and sys.
     """
     maps = [_held_by_inode(Path(root, "proc", str(process), "smaps")) for process in processes]
 
@@ -65,7 +66,7 @@ def of_shared(memories: Sequence[Mapped], files: Iterable[File], processes: Iter
 
 
 def of_private(root: str = "/") -> str:
-    """Return a sentence on the memory of this process, which its threads and forked workers read."""
+    """Return a sentence on the huge pages of this process's memory, which its threads and forked workers read."""
     counts = re.findall(
         r"^(Anonymous|AnonHugePages): +(\d+)", _read(Path(root, "proc/self/smaps_rollup")), re.MULTILINE
     )
@@ -77,7 +78,7 @@ def of_private(root: str = "/") -> str:
 
 
 def of_coming(root: str = "/") -> str:
-    """Return a sentence on the huge pages that shared memory will get once it is made."""
+    """Return a sentence on whether shared memory, which is not made yet, will get huge pages."""
     if free := _free(root):
         return f"{_TITLE}shared memory, once it is made; {free / 2**20:.0f} MiB of reserved pages are free"
     if _can_collapse() or _setting("shmem_enabled", root) not in ("", "never", "deny"):
@@ -95,7 +96,7 @@ def _more(held: Held, root: str) -> str:
 
 
 def _held_by_inode(smaps: Path) -> dict[int, Held]:
-    """Return {inode: bytes of it that a process has in memory}; {} if its smaps cannot be read."""
+    """Return {inode: Held of this file or memory in one process}; {} if `smaps`, a file in /proc, cannot be read."""
     by_inode: dict[int, Held] = {}
     inode = 0
     try:
@@ -136,7 +137,7 @@ def _can_collapse() -> bool:
     """Return whether this kernel moves memory into huge pages when asked, whatever its settings."""
     with mmap.mmap(-1, mmap.PAGESIZE) as memory:
         try:
-            memory.madvise(_COLLAPSE, 0, 0)  # no bytes: tells only whether the advice is known
+            memory.madvise(_COLLAPSE, 0, 0)  # of 0 bytes: tells only whether the kernel knows the advice
         except OSError:
             return False
     return True

@@ -1,7 +1,7 @@
 """Imported last by the fork server, from which worker processes are forked.
 
-The server starts with SIGINT blocked, since Ctrl-C would end it while it imports. From here on it ignores SIGINT by
-itself. Unblock SIGINT, or every process forked from here inherits the block.
+The server starts with SIGINT blocked, since Ctrl-C would end it while it imports. After this import it ignores SIGINT
+by itself. So unblock SIGINT here, or every process forked from the server inherits the block.
 """
 
 import signal

@@ -1,11 +1,11 @@
 """Ranks of torch.distributed that make a call together, so that the call succeeds on all of them or on none.
 
-They write into the store that torch.distributed began with. Each rank has a thread that counts up a number there, its
+They share the store of torch.distributed. Each rank has a thread that counts up a number in the store, the rank's
 heartbeat. A rank votes when its work is done, and a vote is over when all ranks have voted. A rank that works or waits
-watches the next rank's heartbeat: if it stands still for `timeout_s`, the next rank is taken for dead. A rank that
-fails writes its reason into the store and makes the votes invalid, so the others stop at once and report the reason.
+watches the heartbeat of the next rank: if the number stays the same for `timeout_s`, that rank is taken for dead. A
+rank that fails writes its reason into the store and makes the votes invalid, so the others stop and report the reason.
 
-Only that thread calls the store: while the store's process is stopped, a call may never return.
+Only the thread of the heartbeat calls the store: while the store's process is stopped, a call may never return.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ANSWER_S = 10.0  # seconds that a store may take for a call that waits for no ra
 _LEAVE_S = 10.0  # seconds that rank 0 stays at most for the others
 _FAILED = 2**40  # the number that a failed rank adds to the votes
 _BEATS = 4  # heartbeats in `timeout_s`, at least
-_BEAT_S = 1.0  # between two heartbeats, and between two looks of a waiting rank, at most
-_PAUSE_S = 0.0002  # between the first two looks
+_BEAT_S = 1.0  # seconds, at most, between two heartbeats, and between two looks of a waiting rank
+_PAUSE_S = 0.0002  # seconds between the first two looks
 _LATER = 0.05  # length of a pause as a share of the time waited
 _HOLDER = "the process that holds it, mostly rank 0,"
 _calls: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = weakref.WeakKeyDictionary()  # by store and `where`
@@ -60,8 +60,8 @@ class RankError(ValueError):
 
     @classmethod
     def of_ranks(cls: type[_E], rank: int, failed: Mapping[int, str], where: str, how: str) -> _E:
-        """Return the error that `rank` raises since the ranks of `failed`, {rank: reason}, have failed. `how` is the
-        verb for that, such as "has failed".
+        """Return the error that `rank` raises because other ranks, `failed` = {rank: reason}, have failed. `how` says
+        it in the message, such as "has failed".
         """
         names = ", ".join(f"rank {number}" for number in failed)
         also = f", so rank {rank} has stopped too" if rank not in failed else ""
@@ -71,12 +71,12 @@ class RankError(ValueError):
 
 
 def shortened(text: str) -> str:
-    """Return `text`, without its middle if it is long. So a pipe takes it at once, and no reader waits for its rest."""
+    """Return `text`; a long one loses its middle, so that a pipe takes it whole and no reader waits for the rest."""
     return text if len(text) <= 2 * _MOST_TEXT else f"{text[:_MOST_TEXT]}\n...\n{text[-_MOST_TEXT:]}"
 
 
 class Members(NamedTuple):
-    """The ranks of a call: the number of this one, how many there are, and the store of torch that they share."""
+    """The ranks of a call: this rank, how many ranks there are, and the store of torch that they share."""
 
     rank: int
     size: int
@@ -84,20 +84,20 @@ class Members(NamedTuple):
 
 
 class Ranks:
-    """The ranks that make a call together, within a `with` block; all of them leave it together.
+    """The ranks that make a call together, within a `with` statement that all of them leave together.
 
-    If the block raises an error, the other ranks get it too; otherwise `vote` is called at its end. Without
-    torch.distributed, or with one rank, nothing waits.
+    If the statement's code raises an error, the other ranks get the error too; otherwise `vote` is called at its end.
+    Without torch.distributed, or with one rank, nothing waits.
 
     Args:
         where: the caller, for messages.
         timeout_s: seconds without a heartbeat after which a rank is taken for dead; also how long the others wait for a
-            rank that has not entered the block.
-        failed, absent: the words behind the rank's name in messages, if a rank failed and if it did not come.
+            rank that has not entered the `with` statement.
+        failed, absent: what messages say of a rank that failed, and of a rank that did not come.
         error: the class of the error that a stopping rank raises.
         members: the ranks, if they are not those of the default process group.
     Attributes:
-        rank: the number of this rank.
+        rank: this rank, from 0.
         size: how many ranks there are.
     Raises:
         ValueError: timeout_s is not above 0.
@@ -141,9 +141,9 @@ class Ranks:
         return self
 
     def _has_missed_it(self) -> bool:
-        """Return whether the call has failed because this rank did not come; this rank then joins the next call.
+        """Return whether the call has failed because this rank did not come. This rank then joins the next call.
 
-        If the call failed for another reason, this rank joins it late and gets the failure in its first vote.
+        If the call has failed for another reason, this rank still joins it, and gets the failure in its first vote.
         """
         assert self._store is not None
         try:
@@ -168,7 +168,7 @@ class Ranks:
         """Wait until all ranks have called `vote` equally often, however long they work.
 
         Raises:
-            RankError: One of them has failed, has ended, or did not come; it is named with its reason.
+            RankError: A rank has failed, has ended, or did not come; the message has the rank and the reason.
         """
         if self._store is None:
             return
@@ -181,10 +181,10 @@ class Ranks:
             count = self._ready(0)
 
     def collected(self, value: Any) -> list[Any]:
-        """Return the `value` of each rank, in the order of the ranks, after waiting as `vote` does; raises as `vote`.
+        """Return the `value` of each rank, in the order of the ranks. Waits and raises as `vote` does.
 
-        A value may be anything that JSON holds. The values go through the store, so keep them small: rank 0 reads each,
-        the others read all at once.
+        A value may be anything that JSON can store. The values go through the store, so keep them small: rank 0 reads
+        one after the other, the other ranks read all at once.
         """
         if self._store is None:
             return [json.loads(json.dumps(value))]
@@ -199,13 +199,13 @@ class Ranks:
         return collected
 
     def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
-        """Return `choose(numbers)`, such as their `max`, for the `number` of each rank; waits and raises as `vote`."""
+        """Return `choose`, such as `max`, of the list of each rank's `number`. Waits and raises as `vote` does."""
         return choose(self.collected(number))
 
     def go_on(self) -> None:
-        """Raise as `vote` does if a rank is known to have failed; wait for no rank.
+        """Raise the error of `vote` if a rank is known to have failed. Waits for no rank.
 
-        It may be called often: it looks at most once per heartbeat.
+        May be called often: it looks at most once per heartbeat.
         """
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self.beat_s
@@ -218,7 +218,7 @@ class Ranks:
             self._watch()
 
     def tell_failure(self, error: BaseException) -> None:
-        """Let the others know why this rank leaves. Only the first failure of all counts."""
+        """Let the others know why this rank leaves. Only the first failure of any rank is kept."""
         if self._store is None or self._known:
             return
         self._known = {self.rank: shortened(f"{type(error).__name__}: {text_of(error)}")}
@@ -248,7 +248,7 @@ class Ranks:
             self._store.close()
 
     def _ready(self, votes: int) -> int:
-        """Add to the votes and return how many there are; raise if a rank has failed."""
+        """Add `votes` to the count of votes, and return the sum; raise if a rank has failed."""
         count = self._add("ready", votes)
         if count >= _FAILED:
             raise self._failure(self._told_failure())
@@ -258,8 +258,8 @@ class Ranks:
         return _failure_in(self._get("failure"))
 
     def _watch(self) -> None:
-        """Raise if the heartbeat of the next rank has stood still for `timeout_s`. If ranks are dead, one of them is
-        the next rank of a living one.
+        """Raise if the heartbeat of the next rank has not changed for `timeout_s`. That is enough: if any rank is dead,
+        a dead rank follows a living one.
         """
         watched, now = (self.rank + 1) % self.size, time.monotonic()
         beats = self._add(beat_key(watched), 0)
@@ -295,9 +295,9 @@ class Ranks:
 
 
 def first_told(topic: str, value: str) -> str | None:
-    """Publish `value` under `topic` in the process group unless there is a value already; return the one that is there.
+    """Publish `value` under `topic` in the process group unless `topic` has a value already; return the value it has.
 
-    It waits for no rank. It returns None if there is no process group, or its store has not answered in ANSWER_S.
+    Waits for no rank. None: there is no process group, or its store has not answered in ANSWER_S.
     """
     shared = _store_of_group()
     if shared is None:
@@ -313,9 +313,9 @@ def first_told(topic: str, value: str) -> str | None:
 
 
 def noted() -> set[str]:
-    """Return the set of notes that this process has made about its process group, for callers to add to.
+    """Return the set of notes that this process has made about its process group. Callers add to this set.
 
-    The set goes with the group; without a group it is a new one.
+    It is dropped with the group. Without a group, each call returns a new set.
     """
     shared = _store_of_group()
     return set() if shared is None else _notes.setdefault(shared, set())
@@ -339,9 +339,9 @@ def _failure_in(text: bytes) -> dict[int, str]:
 
 
 class _StoreThread:
-    """The only thread of a call that uses the store; it also counts up a heartbeat there.
+    """The only thread of a rank that uses the store; it also counts up the rank's heartbeat there.
 
-    A call of a store whose process is stopped may never return. A caller of this thread can wait for a bounded time.
+    A request to a store whose process is stopped may never return. A caller of `ask` can wait for a bounded time.
 
     Args:
         store: a Store of torch.distributed.
@@ -362,7 +362,7 @@ class _StoreThread:
         return future
 
     def close(self) -> None:
-        """End the thread; one that hangs in the store ends with the process."""
+        """End the thread; if it hangs in the store, it ends with the process."""
         self._asked.put(None)
         self._thread.join(self._beat_s)
 

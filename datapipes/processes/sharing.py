@@ -2,8 +2,8 @@
 
 A handle names memory that another process can map: a part of a memory-mapped file, or a memfd (anonymous memory with a
 descriptor, not limited by the size of /dev/shm). A tensor in ordinary memory is copied into a memfd once, however many
-processes read it; the many tensors of a `Together` are copied into one. A handle is valid only in processes that this
-one starts.
+processes read it; the tensors of a `Together` are copied into one memfd. A handle is valid only in processes that this
+process starts.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ from datapipes.processes.mappings import (
 
 SMALL = 2**15  # bytes; a tensor up to this size travels by value, since a mapping of its own costs more
 MOST_MEMORIES = 128  # memfds per packed object; a process can be sent 256 descriptors when it starts
-_Parts = tuple[bytearray, torch.dtype, tuple[int, ...], bool]  # of a tensor that travels by value
+_Parts = tuple[bytearray, torch.dtype, tuple[int, ...], bool]  # the arguments of _from_values
 
 
 def zeros_for_workers(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    """Return a tensor of zeros for each shape and dtype, in one memory that workers can map, unless all are small."""
+    """Return a tensor of zeros for each shape and dtype, in one memory that workers can map. If they take SMALL bytes
+    or less together, they lie in ordinary memory.
+    """
     if sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms) <= SMALL:
         return [torch.zeros(shape, dtype=dtype) for shape, dtype in forms]
     return zeros_together(forms)
@@ -54,12 +56,10 @@ def zeros_for_workers(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> l
 
 @dataclass(frozen=True)
 class _Handle:
-    """Where a tensor lies, and its dtype, shape and stride. `source` is a file, or an index into the memories of the
-    same `Packed`.
-    """
+    """Where a tensor lies, and its dtype, shape and stride. `source` is a file, or an index into `Packed.memories`."""
 
     source: File | int
-    num_bytes: int  # length that the mapping needs at least
+    num_bytes: int  # the least length of the mapping
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ class _Handle:
 
 
 class Packed:
-    """A pickled object, and the shared memories and mapped files it refers to. Copies none of them."""
+    """A pickled object, and the shared memories and mapped files it refers to, which are not copied."""
 
     def __init__(self, data: bytes, memories: list[Mapped], files: Iterable[File] = ()) -> None:
         self.data = data
@@ -92,9 +92,9 @@ class Packed:
 class Together:
     """Tensors that go to workers in one memory, however many and however small they are.
 
-    An object with many tensors puts a Together into its state. Its unpickled copy finds a list of the tensors there. A
-    copy by copy.copy, which pickles nothing, finds the Together, which iterates over the tensors too. Plain pickle
-    stores the tensors by value.
+    An object with many tensors puts a Together into its state. When the object is unpickled, its state has a list of
+    the tensors there. After copy.copy, which pickles nothing, the state still has the Together; to iterate over it
+    gives the tensors, too. Plain pickle stores the tensors by value.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -108,8 +108,8 @@ class Together:
 
 
 class ForWorkers(Together):
-    """A Together that only workers get. Other copies do not: its tensors are computed from tensors that the owner of a
-    copy may change. Plain pickle and a deep copy have an empty list in its place.
+    """A Together whose tensors only workers get. They are computed from tensors that the owner of another copy may
+    change, so plain pickle and a deep copy have an empty list in its place.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -120,7 +120,7 @@ def pack(value: Any) -> Packed:
     """Return `value` pickled for worker processes, with tensors and arrays in host memory as handles.
 
     Raises:
-        TypeError: It holds a tensor on a GPU.
+        TypeError: `value` contains a tensor on a GPU.
         MemoryError: There is no room for the shared copy of a tensor in ordinary memory.
         Exception: The error of pickle, if a part of `value` cannot be pickled.
     """
@@ -138,7 +138,7 @@ def know_mapping(array: np.memmap[Any, Any], opened: BinaryIO | None = None) -> 
 
     Args:
         opened: the file that was mapped, still open. Without it, the memory map of this process is searched for the
-            file, which takes longer with every mapping.
+            file, which takes the longer the more mappings there are.
     """
     mapped = array._mmap  # type: ignore[attr-defined]
     if mapped is None or array.filename is None or is_remembered(mapped):
@@ -169,7 +169,7 @@ def share_memory(tensor: Tensor) -> Tensor:
     return values_in(copy_together([tensor])[0], tensor, 0)
 
 
-class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch puts tensors into /dev/shm
+class _Pickler(pickle.Pickler):  # not multiprocessing's, for which torch puts tensors into /dev/shm
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
         self.memories: list[Mapped] = []
@@ -189,7 +189,9 @@ class _Pickler(pickle.Pickler):  # not the one of multiprocessing: there torch p
         return (_from_values, _by_value(value)) if type(value) is Tensor and _is_plain(value) else NotImplemented
 
     def _gathered(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return the tensors; those in ordinary memory as copies in one shared memory, unless all are small."""
+        """Return the tensors, with copies in shared memory in the place of tensors in ordinary memory. If these take
+        SMALL bytes or less together, or the object has MOST_MEMORIES memories already, they stay where they are.
+        """
         room = MOST_MEMORIES - len(self.memories)
         ordinary = {
             place: tensor.resolve_conj().resolve_neg()
@@ -264,7 +266,7 @@ class _Unpickler(pickle.Unpickler):
         return tensor.numpy() if handle.as_array else tensor
 
 
-# --- by value; torch's own way pickles the whole storage of a view, and cannot restore uint16 and 8-bit floats
+# --- tensors by value; torch itself pickles the whole storage of a view, and cannot restore uint16 and 8-bit floats
 
 
 def _by_value(tensor: Tensor) -> _Parts:
@@ -280,7 +282,7 @@ def _from_values(values: bytearray, dtype: torch.dtype, shape: tuple[int, ...], 
 
 
 def _tensors_of(parts: list[_Parts | Tensor]) -> list[Tensor]:
-    """Return the tensors; `parts` has each of them, or the parts that `_by_value` returned for it."""
+    """Return the tensors. Each entry of `parts` is a tensor itself, or what `_by_value` returned for a tensor."""
     return [part if isinstance(part, Tensor) else _from_values(*part) for part in parts]
 
 

@@ -17,15 +17,15 @@ from datapipes.base.checks import shown
 from datapipes.base.threads import normal_policy
 from datapipes.processes.unforkable import why_not_to_fork
 
-DESCRIPTORS = 16  # most that starting a process takes, for a moment
+DESCRIPTORS = 16  # file descriptors that starting a process takes at most, for a moment
 
 Context = multiprocessing.context.BaseContext
 
 
 def hold_standard_descriptors() -> None:
-    """Open /dev/null in the place of stdin, stdout and stderr where these are closed.
+    """Open /dev/null for each of stdin, stdout and stderr that is closed.
 
-    Else the next pipe or shared memory would get one of these numbers, and a child would print into it.
+    Otherwise the next pipe or shared memory would get the descriptor 0, 1 or 2, and a child would print into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -33,7 +33,7 @@ def hold_standard_descriptors() -> None:
 
 
 def context_of(method: str | Context | None) -> Context:
-    """Return `method` if it is a context of multiprocessing, else the context of that method (None: forkserver)."""
+    """Return the context of a start method of multiprocessing (None: forkserver). A context is returned as it is."""
     if isinstance(method, Context):
         return method
     return multiprocessing.get_context(method or "forkserver")
@@ -44,7 +44,7 @@ def prepare_server(context: Context) -> None:
     if context.get_start_method() == "fork":
         return
     with normal_policy():
-        resource_tracker.ensure_running()  # now: to start it later would unblock SIGINT
+        resource_tracker.ensure_running()  # now, since a later start would unblock SIGINT
     if context.get_start_method() == "forkserver":
         wanted = list(getattr(forkserver._forkserver, "_preload_modules", ["__main__"]))
         annexes = [name for name in ("datapipes.datasets", "datapipes.distributed") if name in sys.modules]
@@ -78,10 +78,10 @@ def require_descriptors(where: str, remedy: str = "use fewer workers, or worker_
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Block SIGINT in this thread while the block runs.
+    """Block SIGINT in this thread within the `with` statement.
 
-    A KeyboardInterrupt that is raised while a process forks is lost and leaves a lock of logging taken. Ctrl-C would
-    also end a process that still imports.
+    A KeyboardInterrupt that is raised while a process forks is lost, and leaves a lock of logging taken. Ctrl-C would
+    also end a new process that is still importing.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,7 +1,8 @@
-"""Storages of torch in memory of ours (a memfd, `_core.SharedMemory`): found by asking the storage, never remembered.
+"""Storages of torch in our own memory: memfds, which `_core.SharedMemory` stands for.
 
-Nothing else tells when a storage has gone: torch may keep its Python object, and all that the object refers to, long
-after the memory was given back, because torch.multiprocessing remembers the storages that it has passed on.
+Which memory a storage maps is asked of the storage each time, and not remembered with its Python object. The life of
+that object tells nothing: torch.multiprocessing remembers the storages that it has passed on, so the object, and all
+that it refers to, may exist long after the memory was given back.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ def storage_in(memory: _core.SharedMemory) -> torch.UntypedStorage:
             _made.pop(address, None)
     make: Any = torch.UntypedStorage  # the stub lacks the method that torch.multiprocessing calls
     storage: torch.UntypedStorage = make._new_shared_fd_cpu(memory.descriptor, len(memory))
-    # No other storage has the address as long as the reference is there.
+    # As long as this reference exists, no other storage gets the address.
     _made[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
     return storage
 
 
 def memory_of_storage(tensor: Tensor) -> _core.SharedMemory | None:
-    """Return the memory that the storage of a tensor maps; None if torch or somebody else made it.
+    """Return the memory that the storage of a tensor maps. None: it is no memory of ours.
 
-    Returns the same object as long as somebody holds it. The object has a descriptor of its own.
+    While the returned object exists, further calls return the same object. It has a descriptor of its own.
 
     Raises:
         OSError: This process may open no more descriptors.
@@ -48,8 +49,8 @@ def memory_of_storage(tensor: Tensor) -> _core.SharedMemory | None:
     strategy = get_sharing_strategy()  # type: ignore[no-untyped-call]
     if storage._cdata not in _made and strategy != "file_descriptor":
         return None
-    descriptor, num_bytes = storage._share_fd_cpu_()  # its own, which it keeps
-    if descriptor < 0:  # of torch.from_file
+    descriptor, num_bytes = storage._share_fd_cpu_()  # the storage goes on using this descriptor
+    if descriptor < 0:  # a storage of torch.from_file
         return None
     status = os.fstat(descriptor)
     inode = status.st_dev, status.st_ino
@@ -57,7 +58,7 @@ def memory_of_storage(tensor: Tensor) -> _core.SharedMemory | None:
     if memory is None:
         try:
             memory = _core.SharedMemory.attach(os.dup(descriptor))
-        except ValueError:  # memory that torch made: it can be cut, so our handles do not take it
+        except ValueError:  # memory that torch made: it can be truncated, so our handles do not take it
             return None
         _attached[inode] = memory
     return memory if len(memory) == num_bytes else None

@@ -1,9 +1,9 @@
 """Libraries that do not survive a fork: CUDA, and those that register here, such as the clients of Arrow Flight.
 
-A forked child has the memory of its parent but only one of its threads. A library that works with threads waits there
-for ever, past every deadline, and even when its objects are destroyed. So while such objects exist, a fork for workers
-is refused; a child that the user forks may not use the library; and its objects are never destroyed there, so that the
-child can end.
+A forked child has the memory of its parent but only one of its threads. A library that relies on its other threads
+waits for ever there, past every deadline, and even when its objects are destroyed. So while a process has objects of
+such a library, it is not forked for workers. In a child that the user forks, using the library raises an error, and its
+objects are never destroyed, so that the child can end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Unforkable(NamedTuple):
 
 
 _CUDA = Unforkable("has initialised CUDA", "iterate before CUDA is used")
-_names: set[str] = set()  # of all things that this process ever had
-_things: weakref.WeakKeyDictionary[Any, Unforkable] = weakref.WeakKeyDictionary()  # existing things
-_inherited: dict[str, int] = {}  # {name: pid of the forebear that had such a thing before it forked}
+_names: set[str] = set()  # of all things that were ever registered in this process
+_things: weakref.WeakKeyDictionary[Any, Unforkable] = weakref.WeakKeyDictionary()  # those that still exist
+_inherited: dict[str, int] = {}  # {name: pid of the process that had registered such a thing before it forked}
 
 
 def must_not_be_forked(thing: Any, name: str, kind: Unforkable) -> None:
-    """Note that this process must not be forked while `thing` exists, an object that must be weakly referable.
+    """Register `thing`, of which weak references can be made: while it exists, this process must not be forked.
 
-    A child that is forked nevertheless, also after `thing` is gone, gets an error from `refuse_if_inherited(name)`: the
-    threads of a library may outlive its objects.
+    In a child that is forked nevertheless, `refuse_if_inherited(name)` raises an error, even if `thing` was gone before
+    the fork: the threads of a library may outlive its objects.
     """
     if not _names:
         os.register_at_fork(after_in_child=_after_fork)
@@ -42,18 +42,18 @@ def must_not_be_forked(thing: Any, name: str, kind: Unforkable) -> None:
 
 
 def why_not_to_fork() -> Unforkable | None:
-    """Return why this process must not be forked; None if it may be."""
+    """Return why this process must not be forked. None: there is no reason."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return _CUDA
     return next(iter([*_things.values()]), None)
 
 
 def refuse_if_inherited(where: str, name: str, deed: str) -> None:
-    """Raise RuntimeError if this process was forked from one that had registered a thing of this name: to use the
-    library here would wait for ever.
+    """Raise RuntimeError if this process was forked from a process that had registered a thing of this name: calls of
+    the library would wait for ever here.
 
     Args:
-        deed: what the other process did, for the message: "{deed} in process 7, ...".
+        deed: what the older process did, for the message: "{deed} in process 7, ...".
     """
     if name in _inherited:
         raise RuntimeError(
@@ -63,7 +63,7 @@ def refuse_if_inherited(where: str, name: str, deed: str) -> None:
 
 
 def refuse_forked(process: int, where: str, makers: str) -> None:
-    """Raise RuntimeError if this is not `process` (a pid) but a forked child of it: no minibatch would ever come here.
+    """Raise RuntimeError if this process is not `process` (a pid) but forked from it: it would wait for ever here.
 
     Args:
         makers: what makes the minibatches, for the error.
@@ -78,8 +78,8 @@ def refuse_forked(process: int, where: str, makers: str) -> None:
 def _after_fork() -> None:
     for name in _names:
         _inherited.setdefault(name, os.getppid())
-    finalizers: dict[Any, Any] = getattr(weakref.finalize, "_registry", {})  # Arrow's servers have one that waits, too
+    finalizers: dict[Any, Any] = getattr(weakref.finalize, "_registry", {})  # that of an Arrow server would wait, too
     for thing in [*_things]:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))  # a reference that nobody gives back
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))  # never released, so the thing is never destroyed
         for finalizer in [registered for registered, info in finalizers.items() if info.weakref() is thing]:
             finalizer.detach()

@@ -1,7 +1,7 @@
 """The graph to sample, from the data that PyG's loaders take: Data, HeteroData, a pair of stores; or from our graphs.
 
-It holds the edges, weights and times; other attributes stay in the data, where batches are sliced. Edge ids are the
-columns of `edge_index` or the ids of the graph store, so a sampled id needs no permutation.
+The graph has the edges, weights and times; other attributes stay in the data, from which batches are sliced. Edge ids
+are the columns of `edge_index` or the ids of the graph store, so sampled edge ids need no permutation.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
 
 
 def weight_name(weight_attr: Any) -> str | None:
-    """Return the name of the weights in the graph: a common name if each edge type has its own."""
+    """Return the name of the weights in the graph. If each edge type has its own name in the data, it is "weight"."""
     return "weight" if isinstance(weight_attr, Mapping) else weight_attr
 
 
@@ -128,7 +128,7 @@ def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
 
 
 def data_of(graph: Any) -> Any:
-    """Return a CSCGraph or HeteroCSCGraph as Data or HeteroData, columns by edge id; other data as it is."""
+    """Return a graph of ours as Data or HeteroData, with columns in the order of edge ids; other data as it is."""
     if not isinstance(graph, (CSCGraph, HeteroCSCGraph)):
         return graph
     data: Any = HeteroData() if graph.is_heterogeneous else Data()
@@ -170,7 +170,7 @@ def _of_data(data: Any, time_attr: str | None, weight_attr: str | None, is_sorte
     if not has_types:
         of_nodes = {None: {name: data[name] for name in data.node_attrs()}}
         of_edges = {None: {name: data[name] for name in data.edge_attrs()}}
-        if weight_attr is not None and weight_attr in data:  # as in PyG, the name alone counts
+        if weight_attr is not None and weight_attr in data:  # as in PyG, the name alone decides
             of_edges[None][weight_attr] = data[weight_attr]
         if time_attr in data and time_attr not in of_nodes[None] and time_attr not in of_edges[None]:
             raise ValueError(
@@ -238,7 +238,7 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
 
 
 def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src: int, num_dst: int) -> _Relation:
-    """Return a type's in-edges from a graph store, in the layout that PyG would take; edge ids are positions in it.
+    """Return a type's in-edges, from the layout of the store that PyG would take; edge ids are positions there.
 
     `graph.csc()` is not used: it writes outside its memory if a destination exceeds the number of nodes.
     """
@@ -254,7 +254,7 @@ def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src:
 
 
 def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_attrs: Mapping[Any, Any]) -> None:
-    """Raise ValueError if the stores hold a part, with global ids; warn of tensors that no batch can hold."""
+    """Raise ValueError if the stores have one part of a graph, with global ids; warn of tensors that no batch gets."""
     groups = dict.fromkeys(attr.group_name for attr in features.get_all_tensor_attrs())
     lost = [group for group in groups if None not in counts and group not in counts and group not in edge_attrs]
     if lost:
@@ -311,7 +311,7 @@ def _relation(
     src_times: Tensor | None = None,
     edge_times: Tensor | None = None,
 ) -> _Relation:
-    """Return a store's in-edges by destination, then, as in PyG, by time, if edges or their sources have times."""
+    """Return a store's in-edges, sorted by destination; if edges or sources have times, then by time, as in PyG."""
     for name, method in (("adj", "csc"), ("adj_t", "csr")):
         if name in store:
             if not hasattr(store[name], method):
@@ -353,7 +353,7 @@ def _narrow(ids: Tensor, num_nodes: int) -> Tensor:
 
 
 def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Tensor | None]) -> dict[Any, int]:
-    """Return {node type: number of nodes}; an unknown number becomes the largest id in the type's edges plus 1."""
+    """Return {node type: number of nodes}. An unknown number becomes 1 + the largest id of the type in the edges."""
     inferred: dict[Any, int] = {node_type: 0 for node_type, count in counts.items() if count is None}
     for edge_type, columns in edges.items():
         for row, end in enumerate(ends_of(edge_type)):
@@ -370,7 +370,7 @@ def _times(
     num_nodes: Mapping[Any, int] | None = None,
     num_edges: Mapping[Any, int] | None = None,
 ) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
-    """Return (times of nodes, times of edges), {type: times} each. One of them is {}; without `time_attr` both are."""
+    """Return ({node type: times}, {edge type: times}). One of the two is {}; without `time_attr`, both are {}."""
     if time_attr is None:
         return {}, {}
     on_nodes, on_edges = (any(time_attr in values for values in by_type.values()) for by_type in (of_nodes, of_edges))
@@ -383,7 +383,7 @@ def _times(
 def _numbers(
     name: str, by_type: Mapping[Any, Mapping[str, Any]], counts: Mapping[Any, int] | None, kind: str
 ) -> dict[Any, Tensor]:
-    """Return {type: [n]}, the times or weights `name` of the types that have them; if given, counts[type] must be n."""
+    """Return {type: [n]}: the values of attribute `name`, for types that have it. If given, counts[type] must be n."""
     numbers = {}
     for key, values in by_type.items():
         if name not in values:

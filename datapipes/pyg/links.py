@@ -24,8 +24,8 @@ class LinkSeeds:
         disjoint: whether each link has a tree, together with its negatives. If not, each node is a seed once, in
             ascending order.
     Attributes:
-        seeds: int64 [n]; with types {node type: [n]}, of the types of the ends.
-        times: the time of each seed, int64, a dict if `seeds` is one; None if the links have no times.
+        seeds: int64 [n]; with types {node type: [n]} for the types of the ends.
+        times: the time of each seed, int64, of the same structure as `seeds`; None if the links have no times.
     Raises:
         ValueError: Nodes have times and links have none; links have times but no trees; or triplets have labels.
     """
@@ -71,9 +71,11 @@ class LinkSeeds:
         self.times: Any = times if is_typed or times is None else times[None]
 
     def placed(self, out: Any) -> Any:
-        """Complete `out`, the sampler's output for these seeds, and return it. Its metadata become the positions of
-        each link's ends among the nodes, the labels and the times. `batch` becomes the number of the link, which a
-        positive shares with its negatives.
+        """Complete `out`, the sampler's output for these seeds, and return it.
+
+        The metadata become (input_id, positions of sources and destinations among the nodes [2, n], labels, times); for
+        triplets (input_id, positions of sources, of destinations, of negatives, times). With `disjoint`, `batch`
+        becomes the index of the link, which a positive shares with its negatives.
         """
         if self._disjoint:  # trees are counted over the types in sorted order
             link_of = torch.cat([numbers for _, numbers in sorted(self._link_of.items())])
@@ -83,7 +85,7 @@ class LinkSeeds:
             places: tuple[Any, ...] = (torch.stack((self._src, self._dst)), self._label)
         else:
             negatives = self._dst[self._num_links :]
-            if self._disjoint:  # the first negative of each link, then the second of each, ...
+            if self._disjoint:  # drawn as the first negative of each link, then the second of each, ...
                 negatives = negatives.view(-1, self._num_links).t()
             negatives = negatives.reshape(self._num_links, -1).squeeze(-1)
             places = (self._src, self._dst[: self._num_links], negatives)
@@ -99,7 +101,9 @@ class _Drawn:
         self.rounds, self.count = math.ceil(negatives.amount), math.ceil(num_links * negatives.amount)
 
     def draw(self, end: str, num_nodes: int, node_time: Tensor | None) -> Tensor:
-        """Return ids [count]. With times, no node is later than its link; after TRIES draws, take the earliest node."""
+        """Return ids [count]. With times, a node later than its link is drawn again, up to TRIES times; after that, the
+        earliest node is taken.
+        """
         if node_time is None:
             drawn: Tensor = self._negatives.sample(self.count, end, num_nodes)
             return drawn
@@ -122,5 +126,5 @@ class _Drawn:
 
 
 def _by_type(types: tuple[Any, Any], src: Any, dst: Any) -> dict[Any, Any]:
-    """Return {node type: values} of both ends; if they have one type, the values of sources come first."""
+    """Return {node type: values} of both ends. If both have the same type, the values of sources come first."""
     return {types[0]: torch.cat((src, dst))} if types[0] == types[1] else {types[0]: src, types[1]: dst}

@@ -16,7 +16,7 @@ from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, SamplerOutp
 
 
 def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
-    """Return `sampled` as a SamplerOutput or HeteroSamplerOutput: int64 ids, edge ids, all types of the graph.
+    """Return `sampled` as a SamplerOutput or HeteroSamplerOutput, with int64 ids, edge ids, and every type of `graph`.
 
     `row` and `col` are the rows of one tensor [2, num_edges].
     """
@@ -37,12 +37,12 @@ def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
 
 
 def _widened(ids: Tensor) -> Tensor:
-    """Return ids as int64, in memory reused from earlier minibatches."""
+    """Return ids as int64; if they are converted, in memory reused from earlier minibatches."""
     return ids if ids.dtype == torch.int64 else new_rows(len(ids), (), torch.int64).copy_(ids)
 
 
 def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
-    """Return the output if no hop draws anything: the seeds, and no edges."""
+    """Return the output of a sampler whose hops draw nothing: the seeds, and no edges."""
     none = torch.empty(0, dtype=torch.int64)
     if not graph.is_heterogeneous:
         batch = torch.arange(len(seeds)) if disjoint else None
@@ -54,16 +54,16 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
         row=dict.fromkeys(graph.edge_types, none),
         col=dict.fromkeys(graph.edge_types, none),
         edge=dict.fromkeys(graph.edge_types, none),
-        batch=dict(zip(nodes, trees, strict=True)) if disjoint else None,  # counted over the types in their order
+        batch=dict(zip(nodes, trees, strict=True)) if disjoint else None,  # trees are counted across the types
         num_sampled_nodes={node_type: [len(ids)] + [0] * num_hops for node_type, ids in nodes.items()},
         num_sampled_edges={edge_type: [0] * num_hops for edge_type in graph.edge_types},
     )
 
 
 def edge_index_of(row: Tensor, col: Tensor) -> Tensor:
-    """Return int64 [2, num_edges]; if `row` and `col` are the rows of one tensor, that tensor, without a copy.
+    """Return the edges, int64 [2, num_edges]. If `row` and `col` are the rows of one tensor, return this tensor itself.
 
-    In that case no function of torch is called: each releases the GIL, and threads that work ahead would take it.
+    In this case no function of torch is called. Each would release the GIL, and threads that work ahead would take it.
     """
     base = row._base
     if base is not None and base is col._base and base.shape == (2, len(row)) and base.is_contiguous():

@@ -64,17 +64,17 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
             graph with types, one list applies to every edge type; a dict {edge type: list} must have every edge type.
         subgraph_type: "directional", "bidirectional" or "induced", as in PyG.
         replace: draw with replacement; -1 still keeps each in-edge once.
-        disjoint: True samples a tree for each seed; with `time_attr` always.
+        disjoint: True samples a tree for each seed. With `time_attr`, this is always done.
         temporal_strategy: "uniform" draws among in-edges at or before the time of the seed, "last" takes the latest.
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
         time_window: (keyword only) with `time_attr`, draw only in-edges at most this much earlier than the seed.
         weight_attr: the edge attribute that holds weights, or {edge type: attribute}; edges of a type without weights
             are drawn uniformly. An in-edge of weight 0 is never drawn, even with -1.
-        is_sorted: the destinations in `edge_index` ascend, which is checked; then nothing is sorted.
+        is_sorted: True says that the destinations in `edge_index` ascend. This is checked, and nothing is sorted.
         directed: False means subgraph_type="induced"; deprecated in PyG.
-        seed: decides all draws of a call, together with the number of calls before it. None: each call takes a number
-            from torch's generator, as in PyG, so workers of PyG's loaders draw differently, and `torch.manual_seed`
-            counts. Our loaders pass the key of each minibatch instead.
+        seed: decides all draws of a call, together with the number of calls before it. None: each call takes a random
+            number from torch's generator, as in PyG, so `torch.manual_seed` decides the draws, and workers of PyG's
+            loaders draw differently. Our loaders pass the key of each minibatch instead.
     Raises:
         TypeError, ValueError, IndexError: An argument is not allowed, or the edges do not fit; see sample_neighbor.
     """
@@ -137,7 +137,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         self._weights: dict[str, tuple[Tensor, NodeWeights, int]] = {}
 
     def _take(self, timed: TimedGraph, num_neighbors: Any) -> None:
-        """Use this graph from now on."""
+        """Sample from the graph of `timed` from now on."""
         self.graph, self.node_time, self._has_edge_time = timed
         self.num_neighbors = num_neighbors
 
@@ -156,7 +156,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
     def num_neighbors(self, value: Any) -> None:
         self._num_neighbors, by_type = fanouts_of(value, [*self.graph.edge_types] if self.is_hetero else None)
         values, default = self._num_neighbors.values, self._num_neighbors.default
-        self._num_hops = len(next(iter(by_type.values()), default or values))  # there may be no type
+        self._num_hops = len(next(iter(by_type.values()), default or values))  # by_type may be empty
         hops = [
             {edge_type: counts[hop] for edge_type, counts in by_type.items()} for hop in reversed(range(self._num_hops))
         ]
@@ -183,7 +183,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         """Return the neighborhood of nodes, as SamplerOutput or HeteroSamplerOutput.
 
         Args:
-            inputs: a NodeSamplerInput, or SeedsOfTypes, whose output has its metadata by node type.
+            inputs: a NodeSamplerInput; or SeedsOfTypes, then the metadata of the output are dicts by node type.
             rng: the random key; None: see `seed`.
         """
         key = self._key() if rng is None else rng
@@ -204,7 +204,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
         Args:
             inputs: an EdgeSamplerInput.
-            neg_sampling: a NegativeSampling of PyG, or None; its negatives are drawn by the random key.
+            neg_sampling: a NegativeSampling of PyG, or None. Negatives are drawn by the random key.
             rng: the random key; None: see `seed`.
         """
         key = self._key() if rng is None else rng
@@ -221,7 +221,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return f"NeighborSampler({self.graph!r}, {', '.join(f'{name}={value!r}' for name, value in details.items())})"
 
     def fingerprint(self) -> Fingerprint:
-        """Return the options that decide the draws, by name."""
+        """Return {name: value} of the options that decide the draws."""
         drawn = {} if self.neighborhoods is None else self.neighborhoods.fingerprint()
         return {"graph_digest": self.graph.digest(), **drawn, "subgraph_type": self.subgraph_type.value}
 
@@ -250,11 +250,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         if self.seed is None:
             return RngKey(int(torch.randint(2**63 - 1, ())), 0, 0, 0)
         self._calls += 1
-        worker = torch.utils.data.get_worker_info()  # of PyG's loaders: the seed differs by worker and epoch
+        worker = torch.utils.data.get_worker_info()  # in PyG's loaders; worker.seed differs by worker and epoch
         return RngKey((self.seed + (0 if worker is None else worker.seed)) % 2**64, 0, self._calls - 1, 0)
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
-        """Return the neighborhood of seeds [n], with types {node type: [n]}, at their times."""
+        """Return the neighborhood of seeds at their times. Seeds are [n]; with types {node type: [n]}."""
         arguments = self._arguments(self.neighborhoods, seeds, times, key)
         return self._output(seeds, None if arguments is None else self.neighborhoods.sample(*arguments))
 
@@ -280,7 +280,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return None
 
     def _own_times(self, seeds: Any) -> Any:
-        """Return the times of the seeds from the attribute of the nodes; ValueError if a type has none."""
+        """Return the times of the seeds from the attribute of the nodes; ValueError if a type has no times."""
         by_type = seeds if self.is_hetero else {None: seeds}
         without = [node_type for node_type in by_type if node_type not in self.node_time]
         if without:
@@ -292,8 +292,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return times if self.is_hetero else times[None]
 
     def _negatives(self, negatives: Any, edge_type: Any, key: RngKey) -> Any:
-        """Return KeyedNegatives that draw as `negatives` says; sums of weights are made once. An object of a user's
-        class that draws itself is returned as it is.
+        """Return KeyedNegatives that draw as `negatives` says, but by `key`. The sums of weights are kept for later
+        calls. Negatives of a user's class that draws itself are returned as they are.
         """
         if draws_itself(negatives):
             return negatives
@@ -316,7 +316,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
 
 def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, dict[Any, list[int]]]:
-    """Return (NumNeighbors of PyG, {edge type: in-edges per node, by hop}); `edge_types` is None without types."""
+    """Return (PyG's NumNeighbors, {edge type: [in-edges per node of each hop]}); `edge_types` is None without types."""
     is_made = isinstance(num_neighbors, NumNeighbors)
     values, default = (num_neighbors.values, num_neighbors.default) if is_made else (num_neighbors, None)
     lists = [*values.values()] if isinstance(values, Mapping) else [values]
@@ -353,7 +353,7 @@ def draws_itself(negatives: Any) -> bool:
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
-    """A NegativeSampling that draws by a random key; each call for a minibatch has a key of its own.
+    """A NegativeSampling that draws by a random key. Each call of `sample` for a minibatch uses another key.
 
     Args:
         negatives: gives mode and amount.

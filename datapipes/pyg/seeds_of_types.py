@@ -23,7 +23,7 @@ class SeedsOfTypes:
         return sum(len(inputs.node) for inputs in self.by_type.values())
 
     def __getitem__(self, index: Any) -> SeedsOfTypes:
-        """Return the seeds at the positions `index`. All types are kept, also types without seeds there."""
+        """Return the seeds at the positions `index`. All types are kept, also types without a seed at `index`."""
         index = torch.as_tensor(index, dtype=torch.int64)
         counts_back = (index < 0) & (index >= -len(self))  # negative places count from the end
         index = torch.where(counts_back, index + len(self), index)

@@ -1,8 +1,8 @@
 # mypy: implicit-reexport
 """All names of torch_geometric that this package uses, documented or not.
 
-The loaders derive from PyG's, for `isinstance` and PyG's attributes, and replace the iteration. The tests compare the
-loaders, and rewritten code (pyg/links.py), with the installed version. So untested versions are refused.
+Our loaders derive from PyG's, for `isinstance` and PyG's attributes, and replace the iteration. The tests compare our
+loaders, and code of PyG that we rewrote (pyg/links.py), with the installed version. So untested versions are refused.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], A
             constructor(self, **arguments.pop(rest.name), **arguments)
 
         init.__dict__["__signature__"] = signature
-        del init.__dict__["__wrapped__"]  # tools would read the defaults there, which lacks some
+        del init.__dict__["__wrapped__"]  # tools would read the defaults of PyG's constructor, which lacks `more`
         init.__doc__ = constructor.__doc__
         return init
 
@@ -67,7 +67,7 @@ def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], A
 
 
 def handed_on(module: str, name: str) -> Any:
-    """Return the object of this name in a module of PyG, for names that ours does not define; errors are PyG's."""
+    """Return the object `name` of a module of PyG, if our module has no such name; errors are PyG's."""
     return getattr(importlib.import_module(module), name)
 
 

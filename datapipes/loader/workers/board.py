@@ -1,10 +1,10 @@
 """The board: shared memory in which each worker process writes the tasks it is making.
 
-When a worker dies, its row says which tasks it was making; the death is charged to those minibatches. Only the worker
-writes its row, except that the pool clears it before it starts the worker. A row is a few cache lines of int64 numbers:
-whether the worker is ready, then an entry for each task that it can be making at once. No lock is needed: the pool
-reads the row of an ended process, or reads a row only to describe it. An entry counts once its last number is written,
-so a worker that is killed while it writes an entry leaves none.
+When a worker dies, its row says which tasks it was making; the death is charged to the minibatches of these tasks. Only
+the worker writes its row, but the pool clears the row before it starts the worker. A row is a few cache lines of int64
+numbers: whether the worker is ready, then an entry for each task that it can be making at once. No lock is needed: the
+pool reads the row of an ended process, or reads a row only for the text of a message. An entry is valid only once its
+last number is written, so a worker that is killed while it writes an entry leaves no half entry.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Row(NamedTuple):
     """The content of a worker's row.
 
     Attributes:
-        tasks: the tasks it is making, the oldest first.
-        seconds: how long it has been making the oldest.
-        is_ready: whether it has started and can make minibatches.
+        tasks: the tasks that the worker is making, the oldest first.
+        seconds: how long the worker has been making the oldest task.
+        is_ready: whether the worker has started and can make minibatches.
     """
 
     tasks: tuple[Task, ...]
@@ -68,21 +68,21 @@ class OwnRow:
     def __init__(self, board: Packed, worker: int) -> None:
         self._first, *self._entries = board.unpack()[worker].view(-1, _ENTRY).numpy()
         self._free = [*reversed(range(len(self._entries)))]
-        self._with: dict[Task, int] = {}  # the entry of each task
+        self._with: dict[Task, int] = {}  # {task: index of its entry}
 
     def ready(self) -> None:
-        """Write that this worker can make minibatches."""
+        """Record that this worker can make minibatches."""
         self._first[_READY] = 1
 
     def begin(self, task: Task) -> None:
-        """Write that this worker makes a task, and since when, by a clock that all processes share."""
+        """Record that this worker begins a task, and the time, by a clock that all processes share."""
         number = self._with[task] = self._free.pop()
         entry = self._entries[number]
         entry[:_SINCE] = task
         entry[_SINCE] = time.monotonic_ns()
 
     def end(self, task: Task) -> None:
-        """Write that this worker has finished a task. May be called more than once for a task."""
+        """Record that this worker has finished a task. May be called more than once for a task."""
         number = self._with.pop(task, None)
         if number is not None:
             self._entries[number][_SINCE] = 0

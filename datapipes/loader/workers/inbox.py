@@ -1,4 +1,4 @@
-"""Inbox: outcomes of worker processes arrive here unless they come through a ShmChannel; a thread for each channel."""
+"""Inbox: outcomes of worker processes arrive here unless they come through a ShmChannel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Inbox:
         self._threads: list[threading.Thread] = []
 
     def listen(self, channel: ChannelBase, sender: Any = None) -> None:
-        """Receive messages from one more channel; if a process `sender` is given, only until that has ended."""
+        """Receive messages from one more channel; if `sender`, a process, is given, until that process has ended."""
         if sender is None:
             self._channels.append(channel)
         thread = EndingThread(_listen, (channel, self._arrived, self._ended, sender), name="datapipes-inbox")
@@ -78,16 +78,16 @@ def _listen(
                 return
             continue
         except BaseException as error:
-            # A killed sender leaves half a message, or takes the memory of its tensors with it. The dispatcher has the
-            # minibatch made again.
+            # A killed sender leaves half a message, or takes the memory of its tensors with it. The dispatcher then has
+            # the minibatch made again.
             if sender is not None:
                 if _lives_on(sender, ended):
                     logger.warning("data_loader: a message of pid %s cannot be read (%r)", sender.pid, error)
-                    sender.kill()  # the dispatcher then gives its tasks out again
+                    sender.kill()  # the dispatcher then gives the tasks of this process out again
                 return
             if not had_one and isinstance(channel, MpChannel) and isinstance(error, _SENDER_GONE):
                 continue  # a message from an ended worker
-            if not ended.wait(0.05):  # a moment, so that a death is found before the error it causes
+            if not ended.wait(0.05):  # a moment, so that a death is found before the error that it causes
                 arrived.put(error)
             continue
         had_one = True

@@ -26,8 +26,8 @@ Take = Callable[[], "Task | None"]
 
 
 def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker has at most: the tasks it is making (one, or, with asynchronous stages, as many as
-    these keep in flight) and `prefetch_factor` ahead.
+    """Return how many tasks a worker has at most: the tasks that it is making, and `prefetch_factor` tasks ahead. It
+    makes one task at a time; with asynchronous stages, the number of minibatches that the stages keep in flight.
     """
     return max(1, async_window(StageGraph(root))) + prefetch_factor
 
@@ -35,7 +35,7 @@ def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
 def work(
     worker: int, root: Stage, take: Take, making: Making, evaluator: Callable[[Calls], Evaluator] = Evaluator
 ) -> Iterator[Outcome]:
-    """Yield the outcome of each task as soon as it is made. An outcome counts as sent when the next is asked for.
+    """Yield the outcome of each task as soon as it is made. An outcome counts as sent when the next one is asked for.
 
     Args:
         take: waits for a task and returns it; None means stop. With asynchronous stages another thread calls it.
@@ -69,7 +69,7 @@ def _several(graph: StageGraph[Stage], evaluator: Evaluator, take: Take, making:
             while (task := take()) is not None:
                 pool.give(0, task)
             ends.append(None)
-        except BaseException as error:  # the pool of this worker is gone
+        except BaseException as error:  # the pool that gives the tasks is gone
             ends.append(error)
         pool.wake()
 

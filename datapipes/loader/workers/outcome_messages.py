@@ -1,4 +1,4 @@
-"""An outcome on its way from a worker process: a message with a label, or several if one is too large for the channel.
+"""An outcome on its way from a worker process: one message with a label, or several if the outcome is too large.
 
 A label is a tensor of integers under a key of its own, so that any channel can carry it.
 """
@@ -20,9 +20,9 @@ from datapipes.chain.pool import Outcome, Task
 from datapipes.minibatch import MiniBatch
 
 LABEL = "#label"  # int64 [8]: see Label
-CALLS = "#calls"  # float64 [number, 6]: stage, began, seconds, minibatch, processor_seconds, disk_bytes
-FORM = "#form"  # in the first part of a message in parts: JSON {key: shape}
-PLACES = "#places"  # int64 [number, 2], for each piece: number of its tensor in the form, place of its first value
+CALLS = "#calls"  # float64 [calls, 6]: stage, began, seconds, minibatch, processor_seconds, disk_bytes
+FORM = "#form"  # in the first message of an outcome in parts: JSON {key: shape}
+PLACES = "#places"  # int64 [pieces, 2]: index of the piece's tensor in the form, index of its first value in the tensor
 
 MADE, DROPPED, FAILED = range(3)
 _OVERHEAD = 192  # bytes that a tensor takes in a channel beyond its values: its name, and rounding up
@@ -33,9 +33,9 @@ class Label(NamedTuple):
 
     Attributes:
         loader_id: A random number that tells this loader's messages from another loader's.
-        life: How often the worker was started before this time.
-        generation, epoch, number: The fields of the Task; its index is `number` here.
-        last: Whether no part of the outcome follows.
+        life: How often a worker of this index was started before.
+        generation, epoch, number: The fields of the Task; the field `index` of the Task is `number` here.
+        last: Whether this is the last message of the outcome.
     """
 
     loader_id: int
@@ -56,7 +56,7 @@ class Label(NamedTuple):
 def to_messages(
     outcome: Outcome, loader_id: int, life: int, stages: Sequence[str], most_bytes: int | None
 ) -> Iterator[Message]:
-    """Yield the messages that carry an outcome, each of at most `most_bytes` in the channel; None is no limit."""
+    """Yield the messages that carry an outcome. Each takes at most `most_bytes` in the channel; None: no limit."""
     kind, body = MADE, {}
     if outcome.error is not None:
         kind, body = FAILED, error_to_message(outcome.error)
@@ -84,7 +84,7 @@ def num_bytes_of(message: Message) -> int:
 
 
 def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bool]]:
-    """Yield (part, whether it is the last); a part has pieces of the flattened tensors, and where they belong."""
+    """Yield (message, whether it is the last). Each has pieces of the flattened tensors, and PLACES for the pieces."""
     part: Message = {}
     places: list[list[int]] = []
     left = most_bytes = max(most_bytes - 2 * _OVERHEAD, 4 * _OVERHEAD)

@@ -1,8 +1,8 @@
 """Workers as processes: started, given tasks, watched, and started again when they die.
 
 Each worker has a pipe for tasks, and a row of the board (board.py) in which it writes the tasks it is making. Outcomes
-come through a ShmChannel or an inbox (inbox.py). A watch (processes/child.py) tells that a worker has died; its row
-tells which tasks it was making.
+come through a ShmChannel or an inbox (inbox.py). A watch (processes/child.py) tells that a worker has died; the
+worker's row tells which tasks it was making.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ProcessPool(Pool):
     """Processes that make minibatches of the chain that ends in `root`.
 
     Args:
-        number: identifies the loader in messages, to tell them from another loader's.
+        number: the id of the loader in messages, by which they are told from the messages of another loader.
         chain: (root, worker_init_fn); packed, unless workers are forked.
         context: how processes are started.
         pin: whether minibatches are copied to a GPU from the channel's memory.
@@ -87,7 +87,7 @@ class ProcessPool(Pool):
         self._shm_size = options.shm_size
         self._pin = pin
         self._id = number
-        self._generation = 0  # none
+        self._generation = 0  # no epoch has begun
         self._opener = Opener(self._id, StageGraph(root).numbering.labels())
         self._workers: list[WorkerHandle] = []
         self._channel: ChannelBase | None = None
@@ -132,7 +132,7 @@ class ProcessPool(Pool):
         if isinstance(wanted, ShmChannel):
             self._use(wanted)
         elif wanted != "shm":
-            self._inbox = Inbox()  # "mp" has a channel for each worker: a killed worker can leave its lock taken
+            self._inbox = Inbox()  # "mp" has a channel for each worker: a killed worker can leave a lock taken
             if isinstance(wanted, ChannelBase):
                 self._channel = wanted
                 self._inbox.listen(wanted)
@@ -232,7 +232,9 @@ class ProcessPool(Pool):
 
     @contextmanager
     def _ending_with_channel(self) -> Iterator[None]:
-        """End the workers if their channel turns out to be damaged; the next epoch starts others, with a new one."""
+        """If the code in the `with` statement finds the loader's own channel damaged, end the workers. The next epoch
+        starts other workers, with a new channel.
+        """
         try:
             yield
         except ChannelDamaged as error:
@@ -263,7 +265,7 @@ class ProcessPool(Pool):
             return None
 
     def _open(self, message: Message) -> bool:
-        """Take over a worker's message; return whether it completes an outcome."""
+        """Take in a worker's message; return whether the message completes an outcome."""
         label, outcome = self._opener.open(message)
         if outcome is None:
             return False
@@ -281,8 +283,8 @@ class ProcessPool(Pool):
             for said in worker.messages():
                 if "bytes" in said:
                     self._give_channel(said["bytes"])
-                elif "outcome" in said:  # before there is a channel, or if the channel refuses
-                    kinds = {LABEL: torch.int64, CALLS: torch.float64}  # beside them an error, in bytes
+                elif "outcome" in said:  # there is no channel yet, or the channel refuses
+                    kinds = {LABEL: torch.int64, CALLS: torch.float64}  # others: an error, in bytes
                     parts = said["outcome"].items()
                     self._open({name: torch.tensor(part, dtype=kinds.get(name, torch.uint8)) for name, part in parts})
                 else:

@@ -38,13 +38,13 @@ class MakingHere(dict[Task, float]):
         self.pop(task, None)
 
     def in_words(self, who: str) -> str:
-        """Return a sentence on the tasks that `who` is making, and the time they take."""
+        """Return a sentence on the tasks that `who` is making, and on how long `who` has been making them."""
         began = self.copy()
         return at_work(who, [*began], time.monotonic() - min(began.values(), default=0.0))
 
 
 class _State:
-    """State that the threads share with the pool. It does not hold the pool, so the pool can be collected."""
+    """State that the threads share with the pool. It has no reference to the pool, so the pool can be collected."""
 
     def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream]) -> None:
         self.root, self.init, self.streams = root, options.worker_init_fn, streams

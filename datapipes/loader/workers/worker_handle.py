@@ -21,7 +21,7 @@ from datapipes.processes.child import ChildProcess
 from datapipes.processes.sharing import Packed
 
 # The first byte of each message that the pool sends through the pipe.
-TASK = b"T"  # then the numbers of a Task, int64 each
+TASK = b"T"  # then generation, epoch and index of a Task, int64 each
 END = b"E"
 CHANNEL = b"C"  # then the descriptor of a ShmChannel
 
@@ -31,15 +31,16 @@ class Start:
     """The start arguments of a worker process.
 
     Attributes:
-        worker: its number, from 0.
-        life: how often a worker with this number was started before.
-        loader_id: a random number that names the loader in messages.
+        worker: the worker's index, from 0.
+        life: how often a worker of this index was started before.
+        loader_id: a random id of the loader for messages.
         connection: the worker's end of its pipe.
-        chain: (last stage before the cut, worker_init_fn), and maybe a function that makes an Evaluator from Calls.
+        chain: (last stage before the cut, worker_init_fn), and maybe a third entry: function (Calls) -> Evaluator.
         board: see board.py.
         channel: where outcomes go; None if the pool makes one once it knows how large a minibatch is.
         own_channel: whether the pool made the channel; only then can messages of older generations be dropped from it.
-        explicit_size: whether the user has chosen the channel's size; then a minibatch that does not fit is refused.
+        explicit_size: whether the user has chosen the channel's size. Then a minibatch that does not fit is refused;
+            otherwise it is sent in parts.
         num_threads: how many threads a kernel of this package may use.
     """
 

@@ -76,11 +76,11 @@ def main(start: Start) -> None:
 
 
 class _Tasks:
-    """Reads what the pool sends through the pipe: tasks, of which older generations are dropped, and the channel.
+    """Reads what the pool sends through the pipe: tasks, and the channel. Tasks of older generations are dropped.
 
     Args:
-        read_elsewhere: whether tasks are taken in another thread than the thread that waits for the channel. Only the
-            thread that takes tasks reads the pipe.
+        read_elsewhere: whether one thread takes tasks and another thread waits for the channel. Then only the thread
+            that takes tasks reads the pipe.
     """
 
     def __init__(self, connection: Connection, *, read_elsewhere: bool) -> None:
@@ -149,7 +149,7 @@ class _Sender:
             self._send(outcome)
         except (ChannelClosed, ChannelDamaged, PeerDied):
             raise
-        except Exception as error:  # the channel refuses the minibatch, such as a sparse tensor, or has no room for it
+        except Exception as error:  # the channel refuses the minibatch, for a sparse tensor, say, or has no room
             self._tell(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
 
     def _tell(self, outcome: Outcome) -> None:
@@ -160,7 +160,7 @@ class _Sender:
     def _send(self, outcome: Outcome) -> None:
         if self._channel is None and self._tasks.channel is None:
             if outcome.minibatch is None and outcome.error is None:
-                self._tell(outcome)  # was dropped, and may come first: a channel of its size would be too small
+                self._tell(outcome)  # a stage dropped the minibatch: a channel of its size would be too small
                 return
             size = 0 if outcome.minibatch is None else num_bytes_of(outcome.minibatch.to_message())
             _tell(self._start.connection, {"bytes": size})

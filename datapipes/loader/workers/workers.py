@@ -57,7 +57,7 @@ class Workers(StreamStage):
         # Registered before any reader thread: exit handlers run in reverse, so readers end before workers.
         weakref.finalize(self, self._running.end)
         self._number = secrets.randbits(62)
-        self._chain: Packed | tuple[Any, ...] | None = None  # in the form for workers; kept: graphs are copied once
+        self._chain: Packed | tuple[Any, ...] | None = None  # as workers get it; kept, so that graphs are copied once
         self._of_channel: dict[str, float] = {}
         self._counts = {"deaths": 0.0, "made_again": 0.0}
 
@@ -101,10 +101,10 @@ class Workers(StreamStage):
         return InputUse(self.source, "worker processes have a copy of the chain that ends in", remedy)
 
     def counts(self) -> dict[str, dict[str, float]]:
-        """Return {"channel": counts, "workers": counts}; counts are {} if there is no ShmChannel, or no process.
+        """Return {"channel": counts, "workers": counts}.
 
-        "channel" is the present or last channel, see ShmChannel.stats. "workers" counts how many processes died, and
-        how many minibatches were made again.
+        "channel" has the counts of the present or last ShmChannel, see ShmChannel.stats; {} if there is none. "workers"
+        counts how many processes died and how many minibatches were made again; {} if the workers are threads.
         """
         if self._running.pool is not None:
             self._of_channel = self._running.pool.stats() or self._of_channel
@@ -112,7 +112,9 @@ class Workers(StreamStage):
 
     @property
     def starting(self) -> str:
-        """The text shown while worker processes start; "" if they run, or are forked: then no other thread may run."""
+        """The text to show while worker processes start. "" if they run already, or are forked: the thread that shows
+        the text must not run at a fork.
+        """
         if self._reads_our_memory or self._running.pool is not None:
             return ""
         return f"start the worker processes ({self.options.num_workers})"
@@ -134,7 +136,7 @@ class Workers(StreamStage):
             self._running.end()
 
     def _end(self, pool: Pool) -> None:
-        """End the workers of an epoch, unless other workers have taken their place."""
+        """End `pool`, the workers of an epoch, unless another pool has taken its place."""
         if pool is self._running.pool:
             self.end_workers()
 

@@ -51,17 +51,17 @@ class DistLoader:
         master_addr, master_port: where the ranks meet: at an existing store of torch, or one that rank 0 makes. By
             default MASTER_ADDR and MASTER_PORT + 1 of the environment; under torchrun MASTER_PORT, to share its store.
             The store carries addresses and digests only.
-        channel: the source of `channel_get`; for users' classes whose sampler puts outputs on it.
+        channel: the source of `channel_get`, for users' classes whose sampler puts outputs on this channel.
         num_rpc_threads: the most requests of other ranks to answer at once; at most the number of cores.
         rpc_timeout: seconds for a whole request, and the most that a rank may be late.
         dist_sampler: the DistNeighborSampler.
         tls: the certificates of the ranks; required unless `master_addr` is an address of this machine alone. By
             default the files named by DATAPIPES_TLS_CERT, DATAPIPES_TLS_KEY and DATAPIPES_TLS_CA.
-        insecure: allow other machines without TLS, if all machines are trusted; so does DATAPIPES_INSECURE=1.
+        insecure: allow other machines without TLS, if all machines are trusted. DATAPIPES_INSECURE=1 means True.
     Raises:
         RankError: A rank has failed, has ended or did not come in time; a ValueError that names the rank.
-        TypeError, ValueError: An argument is not allowed; parts are missing, there twice, or of different partitions;
-            another job uses the port.
+        TypeError, ValueError: An argument is not allowed; a part is missing, or there twice; the parts are of different
+            partitions; or another job uses the port.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class DistLoader:
 
 
 class DistView(View):
-    """The View of a loader over parts, where the sampler's output has the rows of all attributes."""
+    """The View of a loader over parts: the rows of all attributes are in the sampler's output already."""
 
     labels: Any = None
 
@@ -217,7 +217,7 @@ class IteratingOverParts(DistLoader, Iterating):
             sampler = DistNeighborSampler(context, data, num_neighbors, **own)
         elif isinstance(sampler, DistNeighborSampler):
             self._refuse_others_options(sampler, num_neighbors, options)
-        channel: Any = queue.SimpleQueue() if self.async_sampling else None  # PyG's scripts look at it; empty
+        channel: Any = queue.SimpleQueue() if self.async_sampling else None  # stays empty; PyG's scripts look at it
         num_workers = kwargs.get("num_workers", 0)
         DistLoader.__init__(self, context, channel=channel, dist_sampler=sampler, num_workers=num_workers, **place)
         self._ranks = self.current_ctx.rank, self.current_ctx.world_size
@@ -225,14 +225,14 @@ class IteratingOverParts(DistLoader, Iterating):
             self.dist_sampler._leave()  # only the loader counts as a user of the meeting
 
     def _refuse_others_options(self, sampler: DistNeighborSampler, num_neighbors: Any, options: Any) -> None:
-        """Refuse options that differ from the given sampler's; PyG's default counts as not given."""
+        """Refuse options that differ from those of the given sampler. An option with PyG's default is not refused."""
 
         def differs(name: str, value: Any) -> bool:
             if name == "num_neighbors":
                 types = [attr.edge_type for attr in sampler.graph_store.get_all_edge_attrs() if attr.edge_type]
                 return fanouts_of(value, types or None)[1] != fanouts_of(sampler._fanouts, types or None)[1]
             texts = [
-                str(getattr(option, "value", option))  # of an enum, too
+                str(getattr(option, "value", option))  # the value of an enum
                 for option in (value, getattr(sampler, name), _DEFAULTS.get(name))
             ]
             return texts[0] not in texts[1:]

@@ -37,8 +37,8 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
 
     Args:
         data: (LocalFeatureStore, LocalGraphStore) of this rank's part. A batch has all attributes of nodes and edges
-            that the parts have when the loader is built. It has `y` if `feature_store.labels` is set: [num_nodes] or
-            {type: [num_nodes]}, for all nodes of the graph.
+            that the parts have when the loader is built. A batch has `y` if `feature_store.labels` is set to the labels
+            of all nodes of the graph: [num_nodes] or {type: [num_nodes]}.
         num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr, transform: see NeighborLoader.
             A `time_attr` implies disjoint.
         master_addr, master_port, current_ctx, num_rpc_threads, rpc_timeout, tls, insecure: see DistLoader.
@@ -47,7 +47,7 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         input_time: the time of each seed; by default the node's own.
         dist_sampler: a DistNeighborSampler, instead of a new one. The arguments that it decides may be left out here,
             and `num_neighbors` may be None. It may serve several loaders, and stays open when they are closed.
-        concurrency: minibatches that wait for parts at once, in each worker. With `async_sampling`, 1, the default,
+        concurrency: minibatches that wait for parts at once, in each worker. With `async_sampling`, the default of 1
             means 8.
         filter_per_worker: whether workers make the whole batch, `transform` included.
         async_sampling: False makes one minibatch at a time, on demand; the bits are the same.
@@ -86,7 +86,7 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         )
 
     def _nodes(self, input_nodes: Any) -> tuple[Any, Tensor]:
-        """Return (type of the seeds, their ids or a mask)."""
+        """Return (type of the seeds, ids of the seeds int64 [n] or a mask bool [num_nodes])."""
         where, graph = type(self).__name__, self.dist_sampler.graph
         node_type, ids = typed_nodes(where, input_nodes, [*graph.node_types] if graph.is_heterogeneous else None)
         count = graph.num_nodes_of(node_type)
@@ -140,7 +140,7 @@ class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoade
         )
 
     def _links(self, links: Any) -> tuple[Any, Tensor]:
-        """Return (type of the links, int64 [2, n])."""
+        """Return (edge type of the links, their ends int64 [2, n])."""
         where, graph, edge_type, ends = type(self).__name__, self.dist_sampler.graph, None, links
         length = len(links) if isinstance(links, (list, tuple)) else 0
         if length == 3 and all(isinstance(name, str) for name in links):

@@ -51,7 +51,7 @@ class DistNeighborSampler(SamplerOfRanks):
         concurrency: with a channel, the most calls under way at once.
         device: the device of the results; None: host memory.
         shuffle, rpc_worker_names: not used, as in PyG.
-        seed: (keyword only) decides the draws, together with the number of the call; default 0.
+        seed: (keyword only) decides the draws, together with the number of calls before; default 0.
         weight_attr: (keyword only) the edge attribute that holds weights.
         time_window: (keyword only) see NeighborSampler.
     Raises:
@@ -100,9 +100,9 @@ class DistNeighborSampler(SamplerOfRanks):
             inputs: a NodeSamplerInput.
             callback: (keyword only) called with the output after it was put on the channel.
         Returns:
-            A SamplerOutput or HeteroSamplerOutput; None with a channel. Its metadata are (input_id, time, number of
-            seeds, features "x", labels, "edge_attr"). Its `features` has all attributes, {("node" or "edge", type,
-            name): rows}.
+            A SamplerOutput or HeteroSamplerOutput; with a channel, None. The metadata of the output are (input_id,
+            time, number of seeds, features "x", labels, "edge_attr"). The attribute `features` of the output has the
+            rows of all features: {("node" or "edge", type, name): rows}.
         """
         return self._run(self.sampled(NodeSamplerInput.cast(inputs), None, self._next_key(rng)), kwargs)
 
@@ -134,7 +134,7 @@ class DistNeighborSampler(SamplerOfRanks):
         Args:
             inputs: a NodeSamplerInput, or a DistEdgeHeteroSamplerInput of two node types.
         Returns:
-            A SamplerOutput or HeteroSamplerOutput: nodes and edges by the ids of the whole graph. For a
+            A SamplerOutput or HeteroSamplerOutput, with the ids of nodes and edges in the whole graph. For a
             NodeSamplerInput the metadata are (input_id, time, number of seeds).
         """
         self.meet()
@@ -196,8 +196,9 @@ class DistNeighborSampler(SamplerOfRanks):
             src_batch: int64 [n], the tree of each node, which is also the tree of its neighbors.
             edge_type: on a graph with types, the edge type to draw from.
         Returns:
-            A SamplerOutput: `node` the neighbors by global id, with repeats and without `srcs`; `edge` the global ids
-            of the edges; `batch`, if `src_batch` was given; metadata ([number of neighbors of each node],).
+            A SamplerOutput. `node`: the global ids of the neighbors, with repeats and without `srcs`. `edge`: the
+            global ids of the edges. `batch`: the tree of each neighbor, or None without `src_batch`. The metadata are
+            ([number of neighbors of each node],).
         """
         self.meet()
         edge_type = type_in(_NAME, "edge", edge_type, self.graph.edge_types)
@@ -219,7 +220,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return self._placed(SamplerOutput(node, None, None, edge, batch, metadata=(counts.tolist(),)))
 
     def init_event_loop(self) -> None:
-        """Start the event loop for calls; otherwise the first call starts it."""
+        """Start the event loop for calls, unless it runs. The first call does this, too."""
         if self.event_loop is None:
             self.event_loop = rpc.ConcurrentEventLoop(self.concurrency)
             self.event_loop.start_loop()
@@ -265,7 +266,9 @@ class DistNeighborSampler(SamplerOfRanks):
         return await off_loop(self._output, seeds, sampled)
 
     def _placed(self, out: Any) -> Any:
-        """Move an output's tensors to `device`, unless a loader calls, which moves its batches itself; return it."""
+        """Move an output's tensors to `device`, and return the output. A loader's output is not moved: the loader moves
+        its batches itself.
+        """
         if self.device is not None and _key.get() is None:
             for name, value in vars(out).items():
                 setattr(out, name, moved(value, self.device))
@@ -291,7 +294,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return {request[:3]: values for request, values in zip(requests, rows, strict=True)}
 
     def with_metadata(self, out: Any) -> Any:
-        """Return an output with features and labels appended to its metadata, as in PyG."""
+        """Append features and labels to the metadata of an output, as in PyG, and return the output."""
         rows = out.features
         nodes = {node_type: rows.get(("node", node_type, "x")) for node_type in self.graph.node_types}
         edges = {edge_type: rows.get(("edge", edge_type, "edge_attr")) for edge_type in self.graph.edge_types}
@@ -306,7 +309,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return f"{_NAME}(rank {context.rank} of {context.world_size}, num_neighbors={self._fanouts.values!r})"
 
 
-# --- labels for the outputs of a sampler over parts; and the form of an output as a message
+# --- labels for the outputs of a sampler over parts, and outputs as messages
 
 
 def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> dict[Any, Tensor]:
@@ -314,7 +317,7 @@ def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> dict[Any, T
 
     Args:
         labels: [num_nodes], or {type: [num_nodes]}; or None.
-        input_type: with types, the type of the seeds, to which labels in a plain tensor belong.
+        input_type: with types, the type of the seeds. Labels that are one tensor belong to this type.
         graph: the graph of all parts.
     Raises:
         TypeError, ValueError: Labels are no tensors, have an unknown type, or do not cover the whole graph.
@@ -358,7 +361,7 @@ def moved(value: Any, device: Any) -> Any:
 
 def to_message(out: Any) -> Message:
     """Return an output as a message of int64 tensors: node, row, col, edge, batch, num_sampled_nodes,
-    num_sampled_edges; with types each under `join_key(name, type)`.
+    num_sampled_edges. With types, the keys are `join_key(name, type)`.
     """
     message = {}
     for name in ("node", "row", "col", "edge", "batch", "num_sampled_nodes", "num_sampled_edges"):

@@ -43,15 +43,15 @@ from datapipes.processes.ranks import Members, RankError, Ranks
 from datapipes.pyg.torch_geometric_names import DistContext
 
 WHERE = "DistLoader"
-MOST_CONNECT_S = 10.0  # to connect to an existing store
+MOST_CONNECT_S = 10.0  # seconds to connect to an existing store
 _TLS = ("DATAPIPES_TLS_CERT", "DATAPIPES_TLS_KEY", "DATAPIPES_TLS_CA")
 _INSECURE = "DATAPIPES_INSECURE"
-_AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun's agent has the store at MASTER_PORT
+_AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun's agent has the store at MASTER_PORT
 _c10d: Any = torch.distributed  # partly untyped
 _LOOK_S = 0.1  # seconds between two checks whether another rank has left
 _PROBE_S = 1.0  # seconds to wait for a server's answer
-_STORES_SHARE = 0.5  # of the time to connect, for torch's store: it tries for up to 1.75 times its timeout
-_stores: dict[tuple[str, int, int], Any] = {}  # by place and rank; kept to the process's end, since it may be the host
+_STORES_SHARE = 0.5  # share of the time to connect that is torch's timeout: torch tries for up to 1.75 times as long
+_stores: dict[tuple[str, int, int], Any] = {}  # {(host, port, rank): store}; kept, since this process may host it
 _groups: dict[tuple[Any, str], Any] = {}  # a group's view of a store; kept, since Ranks counts the calls of a store
 _job = uuid.uuid4().hex  # with this a process claims its rank
 _meetings: list[Meeting] = []  # not yet ended
@@ -77,10 +77,11 @@ class Place(NamedTuple):
 def place_of(
     where: str, host: Any, port: Any, num_threads: Any, timeout: Any, tls: TLSConfig | None, insecure: bool
 ) -> Place:
-    """Check a loader's arguments, and return them as a Place; None is looked up in the environment, as in PyG.
+    """Check a loader's arguments, and return them as a Place. Arguments that are None are looked up in the environment,
+    as in PyG.
 
     Raises:
-        TypeError, ValueError: A value is not allowed, or neither given nor in the environment.
+        TypeError, ValueError: A value is not allowed, or is neither given nor in the environment.
     """
     for name, value in (("master_addr", host), ("master_port", port)):
         if value is None and not os.environ.get(name.upper()):
@@ -116,8 +117,8 @@ class Meeting:
     same order.
 
     Args:
-        make_part: returns the part of this rank; its argument is a function that sends a plain value to all ranks and
-            returns the values of all.
+        make_part: function (tell) -> the part of this rank. `tell(value)` sends a plain value to all ranks, and returns
+            the list of the values of all ranks.
     Raises:
         RankError: A rank has failed, has ended, or did not come; the error names the rank.
         ValueError: Another job or another program uses the port.
@@ -159,7 +160,7 @@ class Meeting:
         if self._size == 1:
             return
         atexit.unregister(end_all)
-        atexit.register(end_all)  # registered last, so it runs before the server's handler, which would end it at once
+        atexit.register(end_all)  # registered last, so it runs before the server's handler, which would not wait
         _end_with_a_child()
         _meetings.append(self)
 
@@ -169,15 +170,15 @@ class Meeting:
         self._users += 1
 
     def refuse_left(self) -> None:
-        """Raise RuntimeError if this rank has left: the others may have ended."""
+        """Raise RuntimeError if this rank has left the meeting: the other ranks may have ended."""
         if self.has_left:
             raise RuntimeError(
                 f"{WHERE}: the loader that met the other ranks was closed. Build a new one, on all ranks."
             )
 
     def leave(self) -> None:
-        """Count one user less. If it was the last, tell the other ranks that this rank is done; its part is served
-        until all ranks are done. Calls after that, or in another process, do nothing.
+        """Count one user less. After the last user, tell the other ranks that this rank is done; its part is served
+        until all ranks are done. Further calls, and calls in another process, do nothing.
         """
         self._users -= 1
         if self._users > 0 or self.has_left or os.getpid() != self._pid:
@@ -224,7 +225,7 @@ class Meeting:
             logger.warning("%s: rank %d neither left nor ended in %g s", WHERE, rank, self._timeout)
 
     def _has_left(self, part: int) -> bool:
-        """Return whether the rank with a part has left, or ended."""
+        """Return whether the rank that serves `part` has left, or ended."""
         address, facts = self.peers.addresses[part][0], self.graph.facts
         if not address.is_heard(_PROBE_S):
             return True
@@ -244,7 +245,9 @@ def _end_with_a_child() -> None:
 
 
 def end_all(*, wait: bool = True) -> None:
-    """End the servers of this process: once the other ranks have left, or at once if an error ends the process."""
+    """End the servers of this process: with `wait`, once the other ranks have left. An error that ends the process ends
+    them at once.
+    """
     # The error of the main module, which the interpreter has printed; or the error that ends a multiprocessing child.
     error = getattr(sys, "last_value", None) or sys.exc_info()[1]
     failed = error is not None and not isinstance(error, SystemExit) and not hasattr(sys, "ps1")
@@ -263,7 +266,7 @@ def _server(part: Part, place: Place) -> PartitionServer:
 
 
 def _own_host(place: Place) -> str:
-    """Return this machine's address on the way to the store, which the other ranks can reach, too."""
+    """Return the address from which this machine reaches the store. The other ranks can reach this address, too."""
     family, _, _, _, to = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         sock.connect(to)  # sends nothing
@@ -281,7 +284,7 @@ def _claimed(context: DistContext, place: Place) -> Any:
         ValueError: Another process has this rank: another job uses the port.
     """
     whole = _store_at(context.rank, place)
-    # Values from before a restart of the ranks do not count.
+    # With the attempt in the prefix, values from before a restart of the ranks are not read.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"datapipes/pyg/{attempt}/{context.group_name}"
     store = _groups.setdefault((whole, prefix), _c10d.PrefixStore(prefix, whole))
@@ -315,7 +318,7 @@ def _store_at(rank: int, place: Place) -> Any:
     if rank == 0 and not _is_agents(place):
         with contextlib.suppress(RuntimeError):  # the port is in use, perhaps by the store of a process group
             store = connected(True)
-    else:  # torch's store would wait too, but would log it
+    else:  # torch's store would wait too, but would log the wait
         while not Address(place.host, place.port).is_heard(_PROBE_S) and time.monotonic() < ends:
             time.sleep(_LOOK_S)
     if store is None and Address(place.host, place.port).is_heard(_PROBE_S):
@@ -328,7 +331,7 @@ def _store_at(rank: int, place: Place) -> Any:
 
 
 def _refuse_unknown_host(place: Place) -> None:
-    """Raise ValueError if no machine has this name after some tries: a starting machine may get its name late."""
+    """Raise ValueError if `place.host` stays unknown for some tries: a starting machine may get its name late."""
     ends = time.monotonic() + min(place.timeout, MOST_CONNECT_S)
     while True:
         try:

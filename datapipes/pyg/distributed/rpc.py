@@ -52,7 +52,7 @@ def init_rpc(
 
 
 def check_context(where: str, context: Any, num_parts: int | None = None) -> DistContext:
-    """Return `context`, checked; with `num_parts`, its world_size must be that number.
+    """Check `context` and return it. If `num_parts` is given, the world_size must be equal to it.
 
     Raises:
         TypeError, ValueError: A value is not allowed; the message says what was found.
@@ -76,7 +76,7 @@ def check_context(where: str, context: Any, num_parts: int | None = None) -> Dis
 
 
 def meet_if_called(sampler: Any) -> None:
-    """Let a new sampler meet the other ranks: now if `init_rpc` was called for its group, else when it is called."""
+    """Let a new sampler meet the other ranks: now, if `init_rpc` was called for its group; else when it is called."""
     place = _places.get(_member(sampler.current_ctx))
     if place is not None:
         sampler.meet(place)
@@ -89,7 +89,7 @@ def _member(context: Any) -> tuple[str, int]:
 
 
 def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 240.0) -> None:
-    """End the servers of this process; PyG's signature.
+    """End the servers of this process. The signature is PyG's.
 
     Args:
         id: not used.
@@ -137,7 +137,7 @@ class ConcurrentEventLoop:
         self._free.release(self._concurrency)
 
     def add_task(self, coro: Coroutine[Any, Any, Any], callback: Callable[[Any], None] | None = None) -> None:
-        """Start a coroutine once fewer than `concurrency` run, and return; `callback` gets its result."""
+        """Wait until fewer than `concurrency` coroutines run, start another, and return. `callback` gets the result."""
 
         def ended(future: Any) -> None:
             try:

@@ -133,12 +133,12 @@ class SamplerOfRanks(NeighborSampler):
         if rng is not None:
             return rng
         context, self._calls = self.current_ctx, self._calls + 1
-        # Numbered as a loader's minibatches: no two ranks draw alike.
+        # Calls are numbered like the minibatches of a loader, so no two ranks draw alike.
         return RngKey(self.seed or 0, 0, (self._calls - 1) * context.world_size + context.rank, 1)
 
     @contextmanager
     def _naming_rank(self) -> Iterator[None]:
-        """Add a note with the rank of each part to a ServerUnavailable from the block."""
+        """Add a note with the rank of each part to a ServerUnavailable raised in the `with` statement."""
         try:
             yield
         except ServerUnavailable as error:
@@ -199,8 +199,8 @@ class LocalGraphStore(_LocalGraphStore, GraphStore):  # type: ignore[misc]
     def _edge_to_layout(self, attr: Any, layout: Any, store: bool = False) -> tuple[Any, Any, Any]:
         """Return edges in a layout, as PyG's method does.
 
-        With types, PyG's offsets by destination end at the last node with an edge, so PyG fails without edges. Here
-        the offsets have an entry for each node.
+        With types, PyG's offsets of the destinations end at the last node that has an edge, so PyG fails if there are
+        no edges. Here the offsets have an entry for each node.
         """
         if attr.layout is not EdgeLayout.COO or layout is not EdgeLayout.CSC or not attr.is_sorted or attr.size is None:
             return super()._edge_to_layout(attr, layout, store)  # type: ignore[no-any-return]

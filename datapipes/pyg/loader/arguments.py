@@ -1,4 +1,4 @@
-"""Check the arguments of a loader, and bring them into the form of PyG's constructors: types, ids and values.
+"""Check the arguments of a loader, and convert them to types, ids and values that PyG's constructors take.
 
 PyG itself checks little, by asserts without text. Seeds become a tensor; with types a pair of a type and a tensor.
 """
@@ -71,7 +71,7 @@ def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: 
 
 
 def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id: Any, input_time: Any) -> SeedsOfTypes:
-    """Return the seeds of several node types, {type: ids, a mask, or None for all nodes}, with input_id and times.
+    """Return `seeds`, {node type: ids, a mask, or None for all nodes}, with their input_id and times.
 
     Raises:
         TypeError, ValueError: `seeds` are no seeds of this data, or the sampler takes seeds of a single type only.
@@ -97,7 +97,7 @@ def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id
 
 
 def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[str | None, Any]:
-    """Return (type, ids): type is None without `node_types`; ids may be a mask, and are None for all nodes."""
+    """Return (node type, ids or a mask). The type is None without `node_types`; the ids are None for all nodes."""
     if node_types is None:
         if isinstance(seeds, str):
             raise TypeError(f"{where}: input_nodes is {shown(seeds)}, but the data has no types. Pass ids, or a mask.")
@@ -130,7 +130,7 @@ def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
 
 
 def link_seeds(where: str, data: Any, links: Any) -> Any:
-    """Return `edge_label_index`, with types as (edge type, ids); an edge type alone means its edges.
+    """Return `edge_label_index` [2, n], with types (edge type, [2, n]). An edge type alone means all its edges.
 
     Raises:
         TypeError, ValueError: `links` are no seeds of this data.
@@ -167,7 +167,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _checked(where: str, data: Any, edge_type: Any, ends: Any) -> Any:
-    """Return links [2, n], None replaced by the edges of the type; a tensor is returned as it is."""
+    """Return the ends [2, n] of links. If `ends` is None, return all edges of the type. A tensor stays as it is."""
     if ends is not None:
         return check_edge_index(where, f"edge_label_index{of_type(edge_type)}", ends)
     ends = _ends_in(data, edge_type)
@@ -216,7 +216,7 @@ def _num_nodes(data: Any, sampler: Any, node_type: Any) -> int | None:
 
 
 def values_of_seeds(where: str, **values: Any) -> dict[str, Tensor | None]:
-    """Return {argument: tensor} for arguments with a value for each seed; None stays None."""
+    """Return {argument: tensor} for arguments that have a value for each seed, or are None, which stays None."""
     tensors: dict[str, Tensor | None] = {}
     for name, value in values.items():
         rows = None if value is None else tensor_of(where, name, value)
@@ -280,7 +280,7 @@ def refuse_wrong_sampler(where: str, name: str, method: str, sampler: Any) -> No
 
 
 def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
-    """Refuse a class for batches that does not fit a pair of stores; other data brings its own class."""
+    """Refuse a class for batches that does not fit a pair of stores. Batches of other data have the data's class."""
     if custom_cls is not None and not callable(custom_cls):
         raise TypeError(f"{where}: custom_cls must be a class or None, got {shown(custom_cls)}. Pass a class.")
     if custom_cls is None or isinstance(data, (Data, HeteroData)):
@@ -294,7 +294,7 @@ def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
 
 
 def feature_store(where: str, features: Any) -> FeatureStore:
-    """Return the argument `features` of a loader as a FeatureStore; a name alone means nodes without types.
+    """Return the argument `features` of a loader as a FeatureStore. A key that is a name means nodes without types.
 
     Raises:
         TypeError, ValueError: A value is no feature, or a key is not allowed.
@@ -380,7 +380,7 @@ def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None
 
 
 def sampler_of(where: str, sampler: Any, data: Any, time_attr: str | None, options: dict[str, Any]) -> NeighborSampler:
-    """Return the given NeighborSampler, or a new one for None; removes the sampler's arguments from `options`."""
+    """Return `sampler`, or a new NeighborSampler if it is None. Removes a sampler's arguments from `options`."""
     drawing = {name: options.pop(name) for name in _OF_SAMPLERS}
     if sampler is None:
         return NeighborSampler(data, time_attr=time_attr, **drawing)

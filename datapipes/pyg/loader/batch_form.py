@@ -34,11 +34,11 @@ from datapipes.pyg.torch_geometric_names import (
 )
 
 _CPU = torch.device("cpu")
-_KEPT_APART = {"_mapping", "_parent", "_cached_attr"}  # by a store of PyG, from attributes that begin with "_"
+_KEPT_APART = {"_mapping", "_parent", "_cached_attr"}  # a PyG store's own; other names with "_" are of the user
 
 
 class SampledIds(NamedTuple):
-    """What was sampled for a batch, by type; without types under None.
+    """What was sampled for a batch, in dicts by type; without types, the key is None.
 
     Attributes:
         nodes: int64 [n], the ids.
@@ -56,13 +56,13 @@ class _Slot:
     """An attribute of the data, and how batches get it.
 
     Attributes:
-        place: the position of its store in `data.stores`.
+        place: the position of the attribute's store in `data.stores`.
         domain: "node" or "edge"; None: batches have the whole value.
-        key: its name.
+        key: the attribute's name.
         value: its value in the data.
         dim: the dimension along which PyG slices the value.
-        table: the value for our kernel; None: PyG slices it.
-        may_be_ahead: whether a thread may fill it in: torch counts its changes, and no code but ours runs.
+        table: the value for our kernel; None: PyG slices the value.
+        may_be_ahead: whether a thread may fill the attribute in: torch counts changes, and no code but ours runs.
     """
 
     place: int
@@ -74,7 +74,7 @@ class _Slot:
     may_be_ahead: bool = True
 
     def version(self) -> tuple[int, ...] | None:
-        """Return what differs after torch has changed or moved the values; None: only the loop may fill them in."""
+        """Return a tuple that changes if torch changes or moves the values. None: only the loop may fill them in."""
         if not self.may_be_ahead or self.table is None:
             return () if self.may_be_ahead else None
         return None if self.value.requires_grad else (self.value._version, self.value.data_ptr())
@@ -89,11 +89,12 @@ class _Slot:
 class BatchForm:
     """Which attributes the batches of a Data or HeteroData have, and which of these are cut to the sampled rows.
 
-    The loop's thread makes it and compares it with the data. `filled_ahead` may run in another thread: it reads a copy
-    of the data and runs none of the user's code.
+    The loop's thread makes a BatchForm and compares it with the data. `filled_ahead` may run in another thread: it
+    reads a shallow copy of the data, and runs none of the user's code.
 
     Attributes:
-        is_kept: whether batches may be filled ahead, and later batches may use this object; else see `why_not_ahead`.
+        is_kept: whether batches may be filled ahead, and later batches may use this object. If not, `why_not_ahead`
+            has the reason.
     """
 
     def __init__(self, data: Any) -> None:
@@ -102,7 +103,7 @@ class BatchForm:
         self._slots = [slot for place, store in enumerate(data.stores) for slot in _slots_of(place, store)]
 
     def fits(self, out: Any) -> bool:
-        """Return whether a sampler's output has types exactly if the data has."""
+        """Return whether either both the data and a sampler's output have types, or neither has."""
         return isinstance(out, HeteroSamplerOutput if isinstance(self._copy, HeteroData) else SamplerOutput)
 
     def holds(self, data: Any) -> bool:
@@ -150,7 +151,7 @@ class BatchForm:
         """Add empty entries to `sampled` for the types of the data from which nothing was sampled."""
         nodes, ends, edges = sampled
         for store in self._copy.node_stores:
-            if store._key not in nodes:  # looked at first: each function of torch lets go of the GIL
+            if store._key not in nodes:  # looked up first, since each function of torch releases the GIL
                 nodes[store._key] = torch.empty(0, dtype=torch.int64)
         for store in self._copy.edge_stores:
             if store._key not in ends:
@@ -179,7 +180,7 @@ class BatchForm:
 
 
 class Ahead(NamedTuple):
-    """A batch that was filled before the loop asked for it; value and version of each slot just before the filling."""
+    """A batch that was filled before the loop asked for it. `before`: (value, version) of each slot at the start."""
 
     form: BatchForm
     batch: Any
@@ -188,7 +189,7 @@ class Ahead(NamedTuple):
 
 
 def why_not_ahead(data: Any) -> str | None:
-    """Return why no batch of the data may be filled ahead; None if it may."""
+    """Return why no batch of the data may be filled ahead. None: there is no reason."""
     if not isinstance(data, (Data, HeteroData)):
         return "the rows come from stores or other parts"
     is_pygs = type(data) in (Data, HeteroData)
@@ -200,8 +201,8 @@ def why_not_ahead(data: Any) -> str | None:
 
 
 def _slots_of(place: int, store: Any) -> Iterator[_Slot]:
-    """Yield a _Slot for each attribute of a store. An `adj_t` comes last, since PyG counts the rows of nodes for it,
-    and stands for all that belongs to edges.
+    """Yield a _Slot for each attribute of a store. The slot of an `adj_t` is the last, since PyG counts the rows of
+    nodes to make it; this slot fills in all attributes of edges.
     """
     has_nodes, has_edges, has_adj_t = hasattr(store, "is_node_attr"), hasattr(store, "is_edge_attr"), "adj_t" in store
     for key, value in store.items():
@@ -269,7 +270,7 @@ def _layout(values: Tensor) -> tuple[Any, ...]:
 
 
 def _has_same_names(store: Any, other: Any) -> bool:
-    """Return whether two stores have attributes of the same names; of those that begin with "_" the same values."""
+    """Return whether two stores have attributes of the same names, and the same values of names that begin with "_"."""
     apart, others = _private(store), _private(other)
     return (
         [*store._mapping] == [*other._mapping]

@@ -19,10 +19,10 @@ from datapipes.pyg.torch_geometric_names import Batch, Data, HeteroData
 
 
 def warn_of_whole(where: str, data: Any, is_link: bool) -> None:
-    """Warn of tensors that every batch holds whole, since their rows fit neither nodes nor edges; and of a Batch.
+    """Warn of tensors that every batch holds whole, since their rows fit neither nodes nor edges. Warn of a Batch, too.
 
-    No warning for a tensor with one row, which belongs to the whole graph in PyG; for `edge_label`, which belongs to
-    links; and for tensors that the loader sets itself.
+    There is no warning for a tensor with one row, which belongs to the whole graph in PyG; for `edge_label`, which
+    belongs to links; and for tensors that the loader sets itself.
     """
     num_graphs = data.num_graphs if isinstance(data, Batch) else None
     whole: list[str] = []
@@ -72,7 +72,9 @@ def class_of_graphs(batch: Any) -> type:
 
 
 def warn_of_leaks(view: Any, batch: Any) -> None:
-    """Warn if a batch of links, as the loop gets it, has these links among its edges; only for a View's first batch."""
+    """Warn if a batch of links, as the loop gets it, has these links among its edges. Only the first batch of a View is
+    checked.
+    """
     if not view.looks:
         return
     view.looks = False
@@ -109,7 +111,7 @@ def _leaks_in(view: Any, batch: Any) -> Leaks:
     has_own = isinstance(data, (Data, HeteroData)) and "n_id" in (data if link_type is None else data[src])
     if has_own or any("n_id" not in store for store in nodes.values()):
         return Leaks(0, 0)  # the global ids are unknown
-    timed = times is not None and getattr(sampler, "_has_edge_time", False)  # a link is the edge at its time
+    timed = times is not None and getattr(sampler, "_has_edge_time", False)  # a link: the edge of that time
 
     def rows(ends: Any, edge_type: Any, times: Any) -> NDArray[np.int64]:
         ids = [nodes[end]["n_id"][row] for row, end in zip(ends, ends_of(edge_type), strict=True)]

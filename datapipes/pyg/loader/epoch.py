@@ -23,7 +23,7 @@ class Epoch(Iterator[Any]):
         self._running: DataLoader | None = None
         self._minibatches: Iterator[Any] = iter(())
         self._has_begun = self._is_sliced = False
-        self._last: Carried | None = None  # keeps the batch findable for a thread, see Carried
+        self._last: Carried | None = None  # kept, since a thread finds the batch through it, see Carried
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -33,7 +33,7 @@ class Epoch(Iterator[Any]):
         if self._running is None:
             if not loader._draws_order and len(loader) == 0:
                 raise StopIteration
-            if loader._fetches_ahead():  # first: an error here must leave the loaded state
+            if loader._fetches_ahead():  # before _next(): an error in look() must not lose the loaded state
                 loader.view.look()
             running = loader._next()
             self._is_sliced = isinstance(running.source, PygSlice)

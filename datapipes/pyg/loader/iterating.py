@@ -45,7 +45,7 @@ _READ_ONCE = {
 
 
 class _OfView:
-    """An attribute of a loader that lives in its view: the next batch sees a change, in workers the next loop."""
+    """An attribute of a loader that its view stores. The next batch sees a change; in workers, the next loop does."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -62,13 +62,13 @@ class Iterating:
     """The base of our loaders: their additions to PyG's NodeLoader and LinkLoader, and their differences.
 
     Attributes:
-        seed: alone decides order and draws, together with the numbers of epoch and batch.
-        fetch_ahead: see NodeLoader; may be set, for the next loop.
+        seed: with the numbers of epoch and batch, decides order and draws. Nothing else does.
+        fetch_ahead: see NodeLoader. A new value acts on the next loop.
     """
 
     _view_class: type[View] = View
     _ranks = (0, 1)  # this rank, and the number of ranks
-    # in the view
+    # stored in the view
     data = _OfView("data")
     input_data = _OfView("input_data")
     neg_sampling = _OfView("neg_sampling")
@@ -121,7 +121,7 @@ class Iterating:
         self._order: tuple[Tensor, Tensor] | None = None  # drawn for the epoch by the user's sampler
         self._epoch = 0  # the next epoch
         self._running: DataLoader | None = None  # of the last loop
-        self._state: dict[str, Any] | None = None  # loaded; the next loop goes on from it
+        self._state: dict[str, Any] | None = None  # the loaded state, from which the next loop goes on
         self._options_then: Any = None  # the options of the last DataLoader
         self._has_logged = False
 
@@ -174,8 +174,8 @@ class Iterating:
 
     @property
     def datapipe(self) -> Stage:
-        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, and a stage that gathers
-        rows, or in workers makes batches, ahead of the loop.
+        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, and, for work that is done
+        ahead of the loop, a stage that gathers rows or (in workers) makes whole batches.
         """
         if self._slices_in_workers():
             return PygSlice(self._sample(self.view), self.view)
@@ -212,7 +212,7 @@ class Iterating:
         self._state, self._epoch = plain, plain["epoch"]
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next loop epoch `epoch`. It goes on from a loaded state within this epoch; others are dropped."""
+        """Make the next loop epoch `epoch`. A loaded state within this epoch is kept, any other state is dropped."""
         has_ended = self._state is not None and self._state.get("ended", False)
         if self._epoch != check_epoch(type(self).__name__, epoch) or has_ended:
             self._state, self._epoch = None, epoch
@@ -220,7 +220,7 @@ class Iterating:
     def minibatch(self, epoch: int, index: int) -> Any:
         """Make batch `index` of an epoch again, in this process, and return it; a running loop is not disturbed.
 
-        If the user's sampler gives the order, the order that it drew last is used.
+        If the user's sampler gives the order, the last order that the sampler drew is used.
         """
         made = DataLoader(self._sample(self.view), overlap=False).minibatch(epoch, index)
         assert made is not None
@@ -231,7 +231,7 @@ class Iterating:
         return (self._running or self._built()).explain()
 
     def stats(self) -> LoaderStats:
-        """Return calls and seconds of each stage, see DataLoader.stats; of the last loop, unless workers persist."""
+        """Return the DataLoader.stats of the last loop; if workers persist, of all loops since the workers started."""
         return LoaderStats({}) if self._running is None else self._running.stats()
 
     def report(self, path: str | Path) -> None:
@@ -264,7 +264,7 @@ class Iterating:
         return ItemSampler(items, self.batch_size, **options)
 
     def _drawn_order(self) -> tuple[Tensor, Tensor]:
-        """Draw the order of an epoch from the user's sampler, in this process; return the order and offsets."""
+        """Draw an epoch's order from the user's sampler, in this process. Return (order, offsets): see DrawnOrder."""
         drawn = itertools.islice(self.batch_sampler, MOST_DRAWN + 1)
         batches = [check_ids(type(self).__name__, "a minibatch of the sampler", places).long() for places in drawn]
         if len(batches) > MOST_DRAWN:
@@ -289,7 +289,7 @@ class Iterating:
         return self.worker_method == "thread" or self._why_threads() is not None
 
     def _why_threads(self) -> str | None:
-        """Return why a fork is not safe, so that workers must be threads; None if it is safe, or not used."""
+        """Return why a fork is not safe, so that workers must be threads. None: a fork is safe, or is not used."""
         context = self.multiprocessing_context
         if context is not None and context.get_start_method() != "fork":
             return None
@@ -326,7 +326,7 @@ class Iterating:
         self._options_then = options, self._fetches_ahead()
         if options.get("worker_method") == "thread":
             where, why = type(self).__name__, self._why_threads() or "was told worker_method='thread'"
-            of_pyg = getattr(options["worker_init_fn"], "__self__", None) is self  # it would bind this process
+            of_pyg = getattr(options["worker_init_fn"], "__self__", None) is self  # PyG's, for processes alone
             if not self._has_logged and (of_pyg or self.worker_method != "thread"):
                 more = "; they have neither cores nor torch threads of their own" if of_pyg else ""
                 logger.warning("%s: this process %s, so its workers are threads%s", where, why, more)
@@ -353,7 +353,7 @@ class Iterating:
         return self._fetches_ahead() or (bool(self.view.features) and self._why_not_ahead() is None)
 
     def _fetches_ahead(self) -> bool:
-        """Whether batches are filled ahead; ValueError if fetch_ahead=True but they cannot be."""
+        """Whether batches are filled ahead; ValueError if `fetch_ahead` is True but no batch can be filled ahead."""
         if self.fetch_ahead is False or (self.fetch_ahead is None and self.num_workers == 0):
             return False
         why_not = self._why_not_ahead() or why_not_ahead(self.data)
@@ -365,7 +365,7 @@ class Iterating:
         return why_not is None
 
     def _why_not_ahead(self) -> str | None:
-        """Return why nothing can be read ahead, whatever the data is; None if it can."""
+        """Return the reason why no rows can be read ahead, whatever the data is. None: there is no reason."""
         reasons = {
             "filter_fn is overridden": self._filters_itself(),
             "transform_sampler_output may change the sampled ids": self.transform_sampler_output is not None,
@@ -375,7 +375,7 @@ class Iterating:
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _runs_in_loop(self) -> bool:
-        """Whether the user's own code samples without workers, so in the thread of the loop."""
+        """Whether the user's own code samples in the thread of the loop, since there are no workers."""
         is_ours = isinstance(self.view.sampler, NeighborSampler) and not draws_itself(self.neg_sampling)
         return self.num_workers == 0 and not is_ours
 

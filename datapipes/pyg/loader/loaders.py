@@ -46,18 +46,20 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
             values after a change by NumPy, DLPack, a fused optimizer, a collective of torch.distributed, another
             process, a `non_blocking` copy from a GPU, or a tensor that shares memory by `.data`. Do not move a tensor
             meanwhile (`share_memory_`, sending the data to a process): torch frees the old memory at once.
-        features: (keyword only) attributes that the data does not have, such as rows in a file, with a cache, sparse
-            or with fewer bits: {name: feature} for nodes without types, {(domain, type, name): feature} with "node"
-            or "edge" as domain, or a FeatureStore. Rows of edges are in the order of `edge_index`. The data then needs
-            `num_nodes`. A stage reads the rows, mostly ahead of the loop; `stats()` has the counts of their caches.
-        input_nodes: as in PyG; or seeds of several types, {node type: ids, a mask, or None for all nodes}, with
-            `input_time` and `input_id` by type, too. Seeds are numbered across the types, in the order of the dict. A
-            batch may have seeds of any type, and has `input_id`, `batch_size` and `seed_time` for each type.
+        features: (keyword only) attributes that the data does not have: features that lie in a file, have a cache, are
+            sparse or have fewer bits. Give {(domain, type, name): feature}, where domain is "node" or "edge"; or
+            {name: feature} for nodes without types; or a FeatureStore. Rows of edges are in the order of `edge_index`.
+            The data then needs `num_nodes`. A stage reads the rows, mostly ahead of the loop; `stats()` has the counts
+            of the features' caches.
+        input_nodes: as in PyG; or seeds of several types, {node type: ids, a mask, or None for all nodes}. Then
+            `input_time` and `input_id` are dicts by node type, too. Seeds are numbered across the types, in the order
+            of the dict. A batch may have seeds of any type, and has `input_id`, `batch_size` and `seed_time` for each.
         generator: its `initial_seed()` is the seed.
-        sampler, batch_sampler: give the order of an epoch, drawn whole, in this process, when the epoch begins. Workers
-            do not persist then.
-        num_workers: processes, by default forked. If a fork is not safe (CUDA is up, Arrow Flight has clients), workers
-            are threads, and the log says so; threads call a sampler of your own for one batch at a time, unseeded.
+        sampler, batch_sampler: give the order of an epoch. The order is drawn whole, in this process, when the epoch
+            begins. Workers do not persist then.
+        num_workers: worker processes, by default forked. If a fork is not safe (CUDA is initialised, Arrow Flight has
+            clients), workers are threads, and the log says so; threads call a sampler of your own for one batch at a
+            time, unseeded.
         worker_method: "process" or "thread"; threads take no `multiprocessing_context`.
         seed: in [0, 2**64); decides order and draws, with the numbers of epoch and batch. It also seeds the generators
             of torch, NumPy and Python for a sampler or transform of your own.

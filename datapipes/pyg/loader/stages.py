@@ -1,8 +1,8 @@
 """The stages of a loader's chain: the order of the seeds, the sampler, and what fills batches, in threads or workers.
 
-These stages make objects of PyG, such as a SamplerOutput, and a minibatch carries the object. Within a process it
-carries a reference. From a worker process, which the loader has started itself, tensors travel as in every message, and
-the rest of the object is pickled.
+These stages make objects of PyG, such as a SamplerOutput, and a minibatch carries the object: within a process as a
+reference. From a worker process, which the loader has started itself, the object's tensors travel as in every message,
+and the rest of the object is pickled.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from datapipes.minibatch import MiniBatch
 from datapipes.pyg.loader.view import View
 from datapipes.pyg.sampler import NeighborSampler, seeded
 
-_PICKLE = "pickle"  # the name of the pickled bytes in a message; tensors have numbers
+_PICKLE = "pickle"  # the name of the pickled bytes in a message; the names of tensors are "0", "1", ...
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles an object without its tensors, which it collects by name; rows of one tensor are sent once, together."""
+    """Pickles an object without its tensors, which it collects in `tensors`. A tensor [2, n] of which the object has
+    both rows is collected once, whole.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -72,8 +74,8 @@ class Carried(MiniBatch):
 
     Attributes:
         value: the object.
-        consumers_batch: a weak reference to the batch that the loop got. An Epoch sets it, and holds this minibatch
-            until the next.
+        consumers_batch: a weak reference to the batch that the loop got. An Epoch sets it, and keeps this minibatch
+            until the next minibatch.
     """
 
     value: Any = None
@@ -109,13 +111,13 @@ def carrying(minibatch: MiniBatch, value: Any) -> Carried:
 
 
 class DrawnOrder(SeedStage):
-    """The start of a chain whose minibatches a sampler of torch has put together; seeds are positions in the dataset.
+    """The start of a chain whose minibatches a sampler of torch has composed. Seeds are positions in the dataset.
 
     Args:
         order: int64 [n], the positions of all minibatches, one after the other.
         offsets: int64 [num_minibatches + 1], where each minibatch begins in `order`.
-        rank, world_size: this rank, if each rank has its own order; step i of a rank is minibatch
-            i * world_size + rank.
+        rank, world_size: this rank and the number of ranks, if each rank has its own order. Step i of a rank is
+            minibatch i * world_size + rank.
     """
 
     def __init__(self, order: Tensor, offsets: Tensor, seed: int, rank: int = 0, world_size: int = 1) -> None:
@@ -170,7 +172,7 @@ class PygFetch(FeatureFetcher):
     """Read the features of a sampler's output, and fill its batch ahead, in a thread of the loader.
 
     Args:
-        fills: whether batches are filled here; otherwise the loop fills them, with the features that were read.
+        fills: whether batches are filled here; otherwise the loop fills them with the features that were read here.
     """
 
     def __init__(self, source: Stage, view: View, fills: bool) -> None:

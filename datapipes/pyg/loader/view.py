@@ -1,7 +1,7 @@
 """View: what the batches of a loader are sliced from, and how.
 
-It does what `filter_fn` of PyG's loaders does, field by field. A loader keeps its attributes of the same names in its
-view, so the next batch sees a change; if workers slice, the next loop does.
+It does what `filter_fn` of PyG's loaders does, field by field. The attributes `data`, `transform` and so on of a loader
+are stored in its view, so the next batch sees a change; if workers slice, the next loop does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from datapipes.sampling.neighborhoods import Neighborhoods
 from datapipes.sampling.seed_ids import warn_of_empty_blocks
 from datapipes.seeds.item_set import ItemSet
 
-_ONE_AT_A_TIME = threading.Lock()  # samplers of the user's: worker threads share one
+_ONE_AT_A_TIME = threading.Lock()  # held in calls of a user's sampler, which worker threads share
 
 
 class View:
@@ -101,15 +101,15 @@ class View:
         self._input_data = inputs
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_form": None}  # it has views of the data, which a pickle would copy
+        return {**vars(self), "_form": None}  # a BatchForm has views of the data, which a pickle would copy
 
     def forget(self) -> None:
         """Drop what was cached of the data; the next batch looks at the data again."""
         self._form: BatchForm | None = None  # made at an earlier batch
-        self._of_edges: dict[str, bool] = {}  # by the name of a tensor in a feature store without types
+        self._of_edges: dict[str, bool] = {}  # {name of a tensor: _is_of_edges} of a feature store without types
 
     def look(self) -> None:
-        """Make the form of the batches from the data now, so that threads can fill the first batches ahead."""
+        """Make the BatchForm of the data now, so that threads can fill the first batches ahead."""
         self._form_of(self.data)
 
     def _form_of(self, data: Any) -> BatchForm:
@@ -138,7 +138,7 @@ class View:
             return sampler.sample_from_nodes(inputs, rng=key)
         if isinstance(inputs, SeedsOfTypes):  # the sampler was replaced
             refuse_sampler_of_one_type(self.name, sampler)
-        # Not in the main thread, which is alone, and in a forked worker would find the lock as another thread left it.
+        # The main thread is alone, so it needs no lock. In a forked worker it could find the lock taken for ever.
         is_main = threading.current_thread() is threading.main_thread()
         with nullcontext() if is_main else _ONE_AT_A_TIME, seeded(key):
             if self.is_link:
@@ -146,7 +146,7 @@ class View:
             return sampler.sample_from_nodes(inputs)
 
     def input_digest(self) -> str:
-        """Return a digest of all seeds and what belongs to them."""
+        """Return a digest of all seeds, with their ids, times and labels."""
         digests = []
         for group, inputs in inputs_by_type(self.input_data).items():
             values = {name: value for name, value in vars(inputs).items() if isinstance(value, Tensor)}
@@ -195,7 +195,7 @@ class View:
         if ahead is not None:
             del out.ahead
             if form is not None and ahead.form is form and form.holds(self.data):
-                if form.catch_up(ahead):  # it may have written over names that are set here
+                if form.catch_up(ahead):  # it may have overwritten what these two calls set
                     self._set_sampled(ahead.batch, out, ahead.sampled)
                     self._set_seeds(ahead.batch, out.metadata)
                 return ahead.batch
@@ -206,7 +206,7 @@ class View:
             raise TypeError(
                 f"{who}: returned a {type(out).__name__}; a SamplerOutput or HeteroSamplerOutput is needed. Return one."
             )
-        sampled, data = self._sampled_in(out), self.data  # it may be replaced meanwhile
+        sampled, data = self._sampled_in(out), self.data  # read once: self.data may be replaced meanwhile
         kind = HeteroData if isinstance(out, HeteroSamplerOutput) else Data
         if isinstance(data, kind):
             batch = self._form_of(data).filled(sampled)
@@ -301,9 +301,8 @@ class View:
         return counts, {edge_type: ends[edge_type] for edge_type in edge_types if edge_type in ends}, rows
 
     def _is_of_edges(self, attr: Any) -> bool:
-        """Return whether a tensor of a feature store belongs to edges. Without types the group is None for both, and
-        the number of rows tells; if there are as many nodes as edges, the name tells, as in
-        a Data.
+        """Return whether a tensor of a feature store belongs to edges. Without types the group is None for nodes and
+        edges, and the number of rows decides; if there are as many nodes as edges, the name decides, as in a Data.
         """
         group, name = attr.group_name, attr.attr_name
         if group is not None or not isinstance(self.sampler, NeighborSampler) or self.sampler.is_hetero:
@@ -315,7 +314,7 @@ class View:
         return self._of_edges[name]
 
     def _edge_ids(self, edge_type: Any, ids: Any) -> Any:
-        """Return the columns of `edge_index` that a sampler's ids stand for."""
+        """Return the columns of `edge_index` for the edge ids of a sampler's output."""
         order = self.sampler.edge_permutation
         if isinstance(order, Mapping):
             order = order.get(edge_type)
@@ -344,13 +343,13 @@ class View:
             src.src_index = metadata[1]
             dst.dst_pos_index, dst.dst_neg_index = metadata[2:4]
             src.seed_time = dst.seed_time = metadata[4]
-            if group is None or group in batch.edge_types:  # those of the data itself
+            if group is None or group in batch.edge_types:  # copied from the data; triplets have neither
                 del store.edge_label_index
                 del store.edge_label_time
 
 
 def _by_type(out: Any, value: Any) -> dict[Any, Any]:
-    """Return a field of a sampler's output by type; without types under None."""
+    """Return {type: value} for a field of a sampler's output; without types {None: value}."""
     return {**(value or {})} if isinstance(out, HeteroSamplerOutput) else {None: value}
 
 

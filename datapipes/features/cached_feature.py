@@ -310,7 +310,7 @@ def _most_asked(counts: Tensor, most: int) -> Tensor:
 
 
 def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
-    """Return {key: int64 [count]}: for each feature that a loader fetches, how often each row is asked for.
+    """Count how often a loader asks for each row of each feature that it fetches. Return {key: int64 [count]}.
 
     Nothing is fetched: the minibatches of epochs 0, 1, ... are made, and their ids are counted. Pass the counts to a
     static CPUCachedFeature, or to the cache of a DistFeatureStore; over parts, the counts have an entry for each row of

@@ -44,7 +44,7 @@ class DistFeatureStore(FeatureStore):
     Raises:
         TypeError, ValueError: `dist_graph` is no DistGraph. `cache_bytes` is no size, or too small for a single row.
             `cache_by` is given without `cache_bytes`, has no node feature, or does not have one count for each node.
-            Or there is a cache without `cache_by` and without a local part.
+            Or `cache_bytes` is above 0, but there is neither `cache_by` nor a local part.
         KeyError: `cache_by` has a feature that the graph lacks.
         MemoryError: Too little memory is left for the cache.
         The errors of the servers, while the cache is filled.

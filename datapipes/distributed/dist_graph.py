@@ -85,9 +85,9 @@ class DistGraph(Graph):
             root_or_book: the folder of the partition, with partition.json, book/ and the folder of the local part; or a
                 PartitionBook, without a local part.
             namebook: {part: "host:port"} of all parts; the local part may be left out. A list of addresses names
-                replicas: if one gives no answer, another is asked. Also allowed are the path of a JSON file with such a
-                dict; "torchrun" for the addresses of `publish_address`; or a Resolver, which is asked again when no
-                server of a part can be reached.
+                replicas: if a replica gives no answer, another replica is asked. Also allowed are the path of a JSON
+                file with such a dict; "torchrun" for the addresses of `publish_address`; or a Resolver, which is asked
+                again when no server of a part can be reached.
             local_part: the part to read from the folder, without a server.
             tls: the certificates of this side; needed if other machines can reach one of the addresses.
             insecure: allow other machines without TLS, if all of them are trusted.

@@ -99,7 +99,7 @@ class HopRequests:
             ids, streams, times = {}, {}, {}
             for number, type_ids, type_streams, type_times in rows:
                 ids[types[number]] = torch.from_numpy(type_ids)
-                if type_streams is not None:  # either all node types have streams or none; so with times
+                if type_streams is not None:  # either all node types have streams or none; times too
                     streams[types[number]] = torch.from_numpy(type_streams)
                 if type_times is not None:
                     times[types[number]] = torch.from_numpy(type_times)

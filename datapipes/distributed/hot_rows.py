@@ -1,7 +1,7 @@
 """The cache of a DistFeatureStore: rows of nodes of other parts, in one piece of memory that worker processes map.
 
-The cache has the rows with the most accesses per byte. Accesses are counted by a loader, or estimated as the number of
-edges of the local part. The cache is filled when the store is made, and only read after that.
+The cache has the rows with the most accesses per byte. A loader has counted the accesses to a node, or the number of
+edges from the node into the local part is the estimate. The cache is filled when the store is made, then only read.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
         if all(count > 0 for count in counts):
             return [hot.first(count) for hot, count in zip(kept, counts, strict=True)]
         unused = [hot for hot, count in zip(kept, counts, strict=True) if count == 0]
-        largest = max(unused, key=lambda hot: hot.fixed_bytes)  # without its index others may fit
+        largest = max(unused, key=lambda hot: hot.fixed_bytes)  # its index takes room from other types
         kept = [hot for hot in kept if hot is not largest]
     if all_hot:
         least = min(hot.fixed_bytes + hot.row_bytes for hot in all_hot)

@@ -32,9 +32,9 @@ class RemoteSource(StreamStage):
     """Takes the place of the chain `pipe`, whose minibatches servers make. Stages after a RemoteSource run here.
 
     A RemoteSource has the seed, length and state of `pipe`, so a state that one of the two saved can be loaded into the
-    other. No stage of `pipe` runs here, so all parts of its DistGraph may be behind servers. A DataLoader needs no
-    workers here: the servers are its workers, with the channel's `prefetch_size` requests ahead. A server that is gone,
-    or gives no answer within the deadline, is left out for a minute; other servers make its minibatches.
+    other. No stage of `pipe` runs here, so all parts of its DistGraph may be behind servers. The DataLoader needs no
+    workers: the servers are its workers, with the channel's `prefetch_size` requests ahead. A server that is gone, or
+    gives no answer within the deadline, is left out for a minute; other servers make its minibatches.
 
     Args:
         pipe: the chain that the producer was created from. It starts with an ItemSampler.

@@ -65,7 +65,7 @@ class FlightPeers:
         arrow_flight(_WHERE)  # raise here rather than in a worker
         self.by_rank, self.again = by_rank, again
         self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline, may_return)
-        # {process id: ({part: RemotePart}, finalizer that ends these)}; after a fork also of the parent process.
+        # {process id: ({part: RemotePart}, finalizer that ends them)}. A forked child also has its parent's entry.
         self._by_process: dict[int, tuple[dict[int, RemotePart], weakref.finalize[..., FlightPeers]]] = {}
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:

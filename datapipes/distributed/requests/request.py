@@ -1,8 +1,8 @@
 """Request: one kind of question to the owner of a part; each kind is a class in a module of its own.
 
 The class holds all code of its kind: the request and its answer, their messages, the bytes of an answer, the cutting of
-a large request and the joining of its answers, and the answering by a part. Client and server know no kinds: they call
-the class. `server/service.py` lists the kinds that a server answers.
+a large request and the joining of its answers, and the answering by a part. Client and server call the class, and have
+no code of their own for a kind. `server/service.py` lists the kinds that a server answers.
 
 Requests are idempotent: a request that is sent again, also after a restart of the server, gets the same answer. Ids are
 global: ids of nodes and edges of the whole graph. In a graph without types the node type and the edge type are None.
@@ -108,7 +108,7 @@ class Request(ABC, Generic[Answer]):
         return self.cut(MOST_IDS)
 
     def halves(self: Kind, facts: PartitionFacts) -> list[Kind]:
-        """Return requests that each ask for about half of the answer or less, in order; [self] if there is no cut."""
+        """Return requests for about half of the answer each, or less, in order; [self] if no cut is possible."""
         return self.cut(max(-(-self.num_ids // 2), 1))
 
     def joined(self, pieces: Sequence[Any], answers: Sequence[Answer]) -> Answer:

@@ -9,9 +9,10 @@ clients are worked on. One trainer has several connections, which may all stop r
 half, and never keeps other hosts from their answers.
 
 Later requests do not overtake a request that waits for bytes, or small requests would keep a large one waiting for
-ever. The exception are requests of owners with few bytes (an owner is one client, with all its connections). They may
-overtake, within bytes reserved for such owners: a sixteenth above the half of each host, and the last sixteenth of all
-bytes. So a slow reader of large answers does not hold up readers of small answers.
+ever. The exception are requests of owners with few bytes. An owner is a PartitionClient with all its connections, or a
+connection of any other client. Such requests may overtake, within bytes reserved for such owners: a sixteenth above the
+half of each host, and the last sixteenth of all bytes. So a slow reader of large answers does not hold up readers of
+small answers.
 """
 
 from __future__ import annotations

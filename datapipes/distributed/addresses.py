@@ -30,7 +30,7 @@ class Address(NamedTuple):
 
     Attributes:
         host: a name, or an IPv4 or IPv6 address without brackets.
-        port: 0 lets the system choose one.
+        port: 0 lets the system choose the port.
     """
 
     host: str

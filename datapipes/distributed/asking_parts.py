@@ -18,7 +18,8 @@ from datapipes.partition.native.part import Part
 
 
 class Peers(Protocol):
-    """Asks the owners of parts. Many requests can be in flight; each ends in bounded time, with an answer or an error.
+    """Asks the owners of parts. Many requests can be in flight. Each request ends in bounded time, with an answer or an
+    error.
 
     A worker process gets a copy without connections, and connects on its first request. Errors have specific types and
     name the part; an error that a server sent has the server's reason.
@@ -123,7 +124,7 @@ def _answered_here(request: Request[Answer], part: Part) -> Answer:
 
 @contextmanager
 def _noting_part(part: int) -> Iterator[None]:
-    """Context manager that adds a note to an error: which part was asked."""
+    """Context manager that adds a note to an error, saying which part was asked."""
     try:
         yield
     except Exception as error:

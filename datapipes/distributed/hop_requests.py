@@ -85,7 +85,7 @@ class HopRequests:
         return None if by_part is None else self._ask(by_part)
 
     def neighborhood(self) -> Sampled:
-        """Return the neighborhood. Call it once, after the last hop."""
+        """Return the neighborhood. Call this once, after the last hop."""
         nodes, groups = self._hops.finish()
         of_groups = groups if self._has_groups else None
         edge_types = self._plan.edge_types

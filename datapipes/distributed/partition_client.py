@@ -262,7 +262,7 @@ class PartitionClient:
         self._peers.submit(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
     def list_producers(self, server_rank: int) -> list[Created]:
-        """Return a Created for each producer of a server on which this client has a claim."""
+        """Return a Created for each claim of this client on a producer of the server."""
         message = request_to_message(ListRequest(self._token), self._peers.meant(server_rank))
         answer = self._peers.submit(server_rank, lambda send: send(message, 0)).result()
         return [*told_from_message(Listed, self.where(server_rank), answer).producers]

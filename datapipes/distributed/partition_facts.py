@@ -1,4 +1,4 @@
-"""PartitionFacts: the facts that all parts of a partition share, and the handshake by which a server tells them."""
+"""PartitionFacts: the facts that all parts of a partition share. A server sends the facts in the handshake."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class RemoteReceivingChannel(ChannelBase):
         Args:
             timeout: the most seconds to wait. None: only the client's deadline for a request bounds the wait.
         Raises:
-            EndOfEpoch: The epoch has ended. The next call begins the next one.
+            EndOfEpoch: The epoch has ended. The next call begins the next epoch.
             QueueTimeoutError: No message came within `timeout`; the next call goes on waiting.
             ServerUnavailable: No server answers any more; the next call asks again.
             ChannelClosed: The channel was closed.

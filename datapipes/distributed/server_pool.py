@@ -31,7 +31,7 @@ class SilentServers:
         self._silent: dict[int, float] = {}  # {server: since when}
 
     def answering(self) -> list[int]:
-        """Return the servers to ask: all except the silent ones, or all servers if all are silent."""
+        """Return the servers to ask: the servers that are not silent, or if all are silent, all servers."""
         return [server for server in self._servers if server not in self.silent] or [*self._servers]
 
     @property
@@ -62,7 +62,7 @@ class SilentServers:
         self._silent = {}
 
     def remove(self, server: int) -> None:
-        """Record that a server gave an answer, so that it can stand in for servers that fall silent later."""
+        """Record that a server gave an answer. The server can then stand in for servers that fall silent later."""
         self._silent.pop(server, None)
 
 

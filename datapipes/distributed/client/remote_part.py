@@ -141,7 +141,7 @@ class Limits(NamedTuple):
 
     @property
     def last_s(self) -> float:
-        """Seconds that an attempt may take after another one has timed out."""
+        """Seconds that an attempt may take after another attempt has timed out."""
         return self.deadline - self.attempt_s
 
     @property
@@ -305,7 +305,7 @@ class RemotePart:
 
 
 class Outage:
-    """Writes a line to the log when a server has not answered for a while, and another when it answers again.
+    """Writes a line to the log when a server has not answered for a while, and another line when it answers again.
 
     Args:
         where: the part and its address.
@@ -341,8 +341,8 @@ class Outage:
 class Threads:
     """At most `most` threads of one name, which run calls in the order given.
 
-    They are daemons: an idle thread does not keep the process alive. Call `close` before the interpreter ends if a
-    thread may be inside a library.
+    The threads are daemons: an idle thread does not keep the process alive. Call `close` before the interpreter ends if
+    a thread may be inside a library.
     """
 
     def __init__(self, name: str, most: int) -> None:

@@ -115,7 +115,7 @@ class Failures:
         count: number of failures.
         slow: whether the last failure was a timeout on a connection that had been opened.
         last: the text of the last failure.
-        greeted: time.monotonic() at the handshake of the latest attempt's connection; None if it got no connection.
+        greeted: time.monotonic() at the handshake of the latest attempt's connection; None if there was no connection.
     """
 
     def __init__(self) -> None:

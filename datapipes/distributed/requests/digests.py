@@ -69,7 +69,7 @@ def joined_digests(where: str, edge_types: Sequence[Any], answers: Sequence[Dige
     """Return {edge type: the sums, over all parts, of the digests that the parts answered}.
 
     Raises:
-        ValueError: Some parts have values to read, and others have none.
+        ValueError: Parts answered different numbers of digests for an edge type.
     """
     return {
         edge_type: _sum(where, edge_type, of_parts)

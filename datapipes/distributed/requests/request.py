@@ -64,7 +64,7 @@ class Request(ABC, Generic[Answer]):
         """
 
     def answered_by_graph(self, where: str, graph: LocalGraph) -> Answer:
-        """Return the answer of a server that has a whole graph; raise BadRequest if only parts answer this kind."""
+        """Return the answer of a server that has a whole graph. Raise BadRequest if only parts answer this kind."""
         raise BadRequest(f"{where}: has no part; it makes minibatches of chains only. Serve a partition.")
 
     # --- its size

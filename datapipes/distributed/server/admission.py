@@ -41,7 +41,7 @@ NumBytes = int | Callable[[], int]  # bytes of an answer, or a function that ret
 
 
 class Hold:
-    """The bytes of one answer in flight. They count until `release`."""
+    """The bytes of one answer in flight. The bytes count until `release`."""
 
     def __init__(self, admission: Admission, client: str, owner: str, num_bytes: int) -> None:
         self.client, self.owner, self.num_bytes, self._admission = client, owner, num_bytes, admission
@@ -176,8 +176,8 @@ class Admission:
         self.num_waiting += 1
 
     def _make_room(self, task: _Task) -> None:
-        """Refuse the latest request of the client with the most waiting requests. If that is `task` itself, raise
-        Unavailable.
+        """Make room for `task`: refuse the latest request of the client with the most waiting requests. Raise
+        Unavailable if `task` itself would be that request.
         """
         full = Unavailable(f"{self.where}: the server is full: {self.num_waiting} requests wait. Ask later.")
         longest = max(self._queues.values(), key=len, default=deque())

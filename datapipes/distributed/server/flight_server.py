@@ -78,7 +78,7 @@ def flight_server(where: str, service: GetService | PutService, address: Address
 
 
 def close_flight_server(server: Any, connections: TcpConnections) -> bool:
-    """End a server and its connections; return False if it has not ended after some 10 s.
+    """End a server and its connections. Return False if the server has not ended after some 10 s.
 
     Call this only after all answers of the server have ended.
     """

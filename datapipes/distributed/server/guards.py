@@ -40,8 +40,8 @@ class Guard:
 
     Args:
         where: the server, for the log.
-        name: what it guards, for the log and as the name of its thread.
-        look: returns the seconds until it is called again.
+        name: what the guard is called in the log, and in the name of its thread.
+        look: does the check; returns the seconds until its next call.
         died: called with the error that has ended the guard, in the guard's thread.
     """
 
@@ -174,7 +174,7 @@ class MemoryWatch:
         kept_bytes: returns the bytes of arrays that the part has computed from its attributes since the start; they are
             allowed in addition to `max_bytes`.
         end_producers: ends the producers that hold most memory until the given number of bytes is free; returns how
-            many it ended.
+            many producers it ended.
     """
 
     def __init__(

@@ -187,8 +187,8 @@ def _gone() -> UnknownProducer:
 class _Bounded(Evaluator):
     """An Evaluator that raises an error if a minibatch is too large or late.
 
-    It checks the size before hops are sampled and rows are fetched, and after each stage; it checks the time after each
-    stage.
+    The size is checked before hops are sampled, before rows are fetched, and after each stage. The time is checked
+    after each stage.
     """
 
     def __init__(self, calls: Calls, most_bytes: int, most_s: float) -> None:

@@ -203,7 +203,7 @@ class PartitionServer:
         self._running().is_leaving = True
 
     def stop(self, grace_s: float = 10.0) -> bool:
-        """Refuse new requests, answer earlier ones for up to `grace_s` seconds, then end all connections.
+        """Refuse new requests, answer earlier requests for up to `grace_s` seconds, then end all connections.
 
         May be called twice, and before `start`. Return whether everything has ended. If Arrow's server takes more than
         10 s, the log says so, and the process may have to be ended.

@@ -45,7 +45,7 @@ def to_batches(where: str, message: Message, batch_bytes: int = BATCH_BYTES) -> 
 
     Raises:
         TypeError: A tensor cannot be sent; see `plain`.
-        ValueError: The header holds a number that is not finite.
+        ValueError: The header has a number that is not finite.
     """
     pa = arrow(where)
     tensors = {name: plain(where, name, tensor) for name, tensor in message.tensors.items()}

@@ -79,7 +79,7 @@ def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
 
 
 def own_values(message: Message) -> dict[str, Any]:
-    """Return the header entries of a request without those that every request has."""
+    """Return the header entries of a request without the entries that every request has."""
     return {name: value for name, value in message.header.items() if name not in COMMON}
 
 

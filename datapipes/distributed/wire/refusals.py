@@ -24,11 +24,11 @@ class BadRequest(ValueError):
 
 
 class OtherPartition(ValueError):
-    """Client and server mean different parts, partitions, contents or versions; the text names both."""
+    """Client and server mean different parts, partitions, contents or versions; the text names the values of both."""
 
 
 class AnswerTooLarge(ValueError):
-    """The answer would have more bytes than the server sends at once; the text names both. Ask for less at once."""
+    """The answer has more bytes than the server sends at once; the text has both numbers. Ask for less at once."""
 
 
 class Unavailable(ConnectionError):

@@ -1,6 +1,6 @@
 """Partitioned graphs: partitions, their stores, servers and clients.
 
-`datapipes.pyg.distributed` has PyG's classes over them.
+`datapipes.pyg.distributed` offers PyG's distributed classes on top of these.
 """
 
 from typing import TYPE_CHECKING

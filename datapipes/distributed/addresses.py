@@ -1,5 +1,5 @@
-"""Addresses of servers, "host:port". Replicas are the addresses of one part's servers. A Resolver looks addresses up,
-and is asked again after a connection fails.
+"""Addresses of servers, "host:port". Replicas are the addresses of one part's servers. A Resolver looks addresses up;
+clients ask the Resolver again if they can reach no server of a part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Address(NamedTuple):
 
     Attributes:
         host: a name, or an IPv4 or IPv6 address without brackets.
-        port: 0 lets the system choose one.
+        port: 0 lets the system choose the port.
     """
 
     host: str
@@ -47,9 +47,8 @@ class Address(NamedTuple):
         return (ip := _ip(self.host)) is not None and ip.is_unspecified
 
     def is_heard(self, timeout: float) -> bool:
-        """Return whether something listens at the address; True also if no answer comes within `timeout` seconds.
-
-        False if the host name is unknown.
+        """Return False if the connection is refused or the host name is unknown. Otherwise return True, also if no
+        answer comes within `timeout` seconds.
         """
         try:
             socket.create_connection(self, timeout).close()
@@ -68,10 +67,10 @@ class Address(NamedTuple):
 
 
 def parse_address(where: str, name: str, value: Any, *, lowest_port: int = 1) -> Address:
-    """Return the address in a text "host:port".
+    """Return the Address of a text "host:port". An Address is returned as it is.
 
     Args:
-        name: name of the address in messages.
+        name: what error messages call the address.
         lowest_port: 0 if the system may choose the port.
     Raises:
         TypeError: `value` is no text.
@@ -119,11 +118,11 @@ class Replicas(tuple[Address, ...]):
     __slots__ = ()
 
     def is_heard(self, timeout: float) -> bool:
-        """Return whether something listens at one of the addresses; see Address."""
+        """Return whether Address.is_heard is True for any of the addresses."""
         return any(address.is_heard(timeout) for address in self)
 
     def plain(self) -> Any:
-        """Return the addresses as a namebook has them: "host:port", or a list of these."""
+        """Return a value for a namebook: "host:port" of the only address, or else a list of these texts."""
         return str(self[0]) if len(self) == 1 else [str(address) for address in self]
 
     def __str__(self) -> str:
@@ -133,30 +132,30 @@ class Replicas(tuple[Address, ...]):
 class Resolver(ABC):
     """Looks up where servers are. Write a subclass for the program that starts your servers; pass it as the namebook.
 
-    Worker processes get it by pickle, and any thread may call it.
+    A Resolver is pickled into worker processes, and any thread may call its methods.
     """
 
     @abstractmethod
     def addresses(self, part: int) -> Sequence[str]:
-        """Return "host:port" of each server that has a part now, in any order; empty if there is none yet.
+        """Return "host:port" of each server that serves `part` now, in any order. Return [] if there is no server yet.
 
-        Clients call this when they connect, until it gives an address, and again when no server can be reached. It
-        should return within a second. If it raises, clients ask the known servers again.
+        A client calls this when it connects, until the list has an address, and again when it can reach no server of
+        the part. Return within a second. If this method raises, clients ask the known servers again.
         """
 
 
-# {number: "host:port", or a list of these}, the path of a JSON file of this form, "torchrun", or a resolver
+# {part or rank: "host:port" or a list of such texts}, the path of a JSON file of such a dict, "torchrun", or a Resolver
 Namebook = Mapping[int, "str | Sequence[str]"] | str | Path | Resolver
 
 
 def replicas_of(where: str, part: str, value: Any, named: str) -> Replicas:
-    """Return the addresses that a user names for one part: "host:port", or a list of these.
+    """Return the Replicas of one part from a user's `value`: "host:port", or a list of such texts.
 
     Args:
-        part: how messages call the part, such as "part 3".
-        named: how messages call the source of the addresses.
+        part: what error messages call the part, such as "part 3".
+        named: what error messages call the source of the addresses.
     Raises:
-        TypeError: `value` has another form.
+        TypeError: `value` has another type.
         ValueError: An address is invalid, is a wildcard, or is listed twice; or there is no address.
     """
     listed = value if isinstance(value, (list, tuple)) and not isinstance(value, Address) else [value]
@@ -175,7 +174,7 @@ def replicas_of(where: str, part: str, value: Any, named: str) -> Replicas:
 
 
 def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
-    """Return the addresses of the servers of `parts`; wait until each has one, `timeout` seconds in all.
+    """Return {part: its Replicas} for `parts`. Wait until each part has an address, at most `timeout` seconds in all.
 
     Raises:
         TimeoutError: A part got no address; the message names it.

@@ -1,6 +1,7 @@
-"""Import pyarrow where it is installed, and only when a client or a server is made.
+"""Import pyarrow only when a client or a server is made, since pyarrow is an optional dependency.
 
-A process forked from one with an Arrow Flight client or server would wait for ever, so it gets an error instead.
+Arrow Flight hangs in a process that was forked from a process with a Flight client or server. Such a process gets an
+error instead.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _FLIGHT = "Arrow Flight"
 
 
 def arrow(where: str) -> Any:
-    """Return the module pyarrow; see `arrow_flight`."""
+    """Return the module pyarrow. Raise the errors of `arrow_flight`."""
     arrow_flight(where)
     import pyarrow
 
@@ -31,17 +32,17 @@ def arrow_flight(where: str) -> Any:
 
 
 def note_client(client: Any) -> None:
-    """Record, for as long as `client` exists, that this process must not be forked: it has a client of Flight."""
+    """Record that this process must not be forked while `client`, a client of Arrow Flight, exists."""
     has, instead = "is connected to servers (Arrow Flight)", "close the DistGraph, or what else is connected, before"
     must_not_be_forked(client, _FLIGHT, Unforkable(has, instead))
 
 
 def note_server(server: Any) -> None:
-    """Record, for as long as `server` exists, that this process must not be forked: it has a server of Flight."""
+    """Record that this process must not be forked while `server`, a server of Arrow Flight, exists."""
     has = "runs a PartitionServer or a SamplerReceiver (Arrow Flight)"
     must_not_be_forked(server, _FLIGHT, Unforkable(has, "stop it before"))
 
 
 def refuse_forked(where: str) -> None:
-    """Raise RuntimeError if this process was forked from one that had used Flight: it would wait for ever."""
+    """Raise RuntimeError if this process was forked from a process that used Flight: Flight would hang here."""
     refuse_if_inherited(where, _FLIGHT, "Arrow Flight, which connects to servers, was used")

@@ -1,4 +1,4 @@
-"""Ask parts, all at once: the part in this process and the parts behind servers."""
+"""Send requests to several parts at once: to the part in this process and to parts behind servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from datapipes.partition.native.part import Part
 
 
 class Peers(Protocol):
-    """Asks the owners of parts. Many requests can be in flight; each ends in bounded time, with an answer or an error.
+    """Asks the owners of parts. Many requests can be in flight. Each request ends in bounded time, with an answer or an
+    error.
 
     A worker process gets a copy without connections, and connects on its first request. Errors have specific types and
     name the part; an error that a server sent has the server's reason.
@@ -50,8 +51,8 @@ _thread = _Thread()
 
 
 def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in this thread, without an event loop. It may wait only by here_or_off_loop and
-    all_or_failed, which then block.
+    """Run a coroutine to its end in this thread, without an event loop. The coroutine may await only here_or_off_loop
+    and all_or_failed, which block here.
     """
     before, _thread.blocks = _thread.blocks, True
     try:
@@ -65,18 +66,18 @@ def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def here_or_off_loop(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `fn(*args, **kwargs)` and return its result: within `run_here` in this thread, else off the event loop."""
+    """Return `fn(*args, **kwargs)`. Call `fn` in this thread if it is within `run_here`, else off the event loop."""
     return fn(*args, **kwargs) if _thread.blocks else await off_loop(fn, *args, **kwargs)
 
 
 async def all_or_failed(futures: Collection[Future[T]]) -> Collection[Future[T]]:
-    """Wait until all futures are done or one has failed. Return all futures, or if some have failed, only those."""
+    """Wait until all futures are done or one has failed. Return the failed futures; if none has failed, all futures."""
     if all(future.done() for future in futures):
         return futures
     if _thread.blocks:
         ended: SimpleQueue[Future[T]] = SimpleQueue()
         for future in futures:
-            future.add_done_callback(ended.put)  # cancelled futures too, on which `futures.wait` would hang
+            future.add_done_callback(ended.put)  # `futures.wait` would hang on a cancelled future
         for _ in futures:
             if _has_failed(ended.get()):
                 break
@@ -92,7 +93,7 @@ def _has_failed(future: Future[Any]) -> bool:
 
 
 async def ask_all(asks: Sequence[Ask], peers: Peers, local_part: Part | None) -> list[Any]:
-    """Return the answers in the order of `asks`. Other parts are asked first: they work while `local_part` does.
+    """Return the answers in the order of `asks`. Send requests first, so that servers work while `local_part` answers.
 
     Raises:
         The errors of the requests; a note names the part.
@@ -108,12 +109,12 @@ async def ask_all(asks: Sequence[Ask], peers: Peers, local_part: Part | None) ->
             if local_part is not None and part == local_part.part:
                 with _noting_part(part):
                     answers[part] = await here_or_off_loop(_answered_here, request, local_part)
-        for future in await all_or_failed(part_of):  # `result` of a failed one raises; others may be unfinished
+        for future in await all_or_failed(part_of):  # `result` raises if the future has failed
             with _noting_part(part_of[future]):
                 answers[part_of[future]] = future.result()
     finally:
         for future in part_of:
-            future.cancel()  # after an error some are unfinished
+            future.cancel()  # after an error some futures are unfinished
     return [answers[ask.part] for ask in asks]
 
 
@@ -123,7 +124,7 @@ def _answered_here(request: Request[Answer], part: Part) -> Answer:
 
 @contextmanager
 def _noting_part(part: int) -> Iterator[None]:
-    """Context manager that adds a note to an error: which part was asked."""
+    """Context manager that adds a note to an error, saying which part was asked."""
     try:
         yield
     except Exception as error:

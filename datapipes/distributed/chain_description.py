@@ -1,17 +1,18 @@
 """Describe a chain of stages so that another process can build it: JSON values and tensors, never code.
 
-describe_chain writes the description, build_chain reads it. It lists stages and their arguments. Graphs, item sets and
-feature stores go by their names in the other process; a graph or a store without a name is the only one there. The
-description holds the chain's fingerprint, so a chain that would give other minibatches is not built.
+describe_chain writes the description, build_chain reads it. The description lists the stages and their arguments.
+Graphs, feature stores and named item sets are given by their names in the other process; the name is null for the only
+graph or store there. The description also has the chain's fingerprint: build_chain refuses a chain that would yield
+other minibatches.
 
-A value of an argument is null, a boolean, a number, a text, a list, or an object of one entry, whose key names the
-kind: {"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
+A value of an argument is null, a boolean, a number, a text, a list, or an object of one entry, whose key is the type:
+{"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
 {"features": [name or null, dtype and shape of a row of each feature that is read]}, {"items": name}, {"item_set":
-[items, names]}, {"item_sets": {"dict": ...}}. Each tensor of the message is used in one place.
+[items, names]}, {"item_sets": {"dict": ...}}. Each tensor of the message is used exactly once.
 
 The description may come from anybody. Only offered stages are built, over the graphs, items and stores of this process.
-The bytes that the chain will hold are counted before they are allocated, since they may be more than the message has: a
-mask has one byte for each node, and the id of a node has eight.
+The chain's memory is counted before it is allocated, since a chain may need more bytes than the message has: a mask has
+one byte for each node, but the ids made from the mask have eight bytes each.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _ELSEWHERE = {  # stages that are not described, and why
     CopyTo: "copies to the device of the process that trains: chain it behind the RemoteSource",
     CarrierBase: "carries minibatches on in one process: chain it behind the RemoteSource",
 }
-_OF_ONE_PROCESS = {"concurrency"}  # arguments that change no bit; the building process chooses them
+_OF_ONE_PROCESS = {"concurrency"}  # arguments that change no minibatch; the process that builds the chain chooses them
 _Named = Graph | ItemSet | HeteroItemSet | FeatureStore
 _ANYTHING = Form(lambda name, value: value)
 FORMS = form_of(FeatureForms)
@@ -72,8 +73,8 @@ class DescribedStage:
 
     Attributes:
         stage: the functional name of the stage.
-        sources: the indices of its sources in the list of stages.
-        arguments: {name: described value} of its other arguments.
+        sources: the index of each source in `DescribedChain.stages`.
+        arguments: {name: described value} of all arguments except the sources.
     """
 
     stage: str
@@ -83,7 +84,7 @@ class DescribedStage:
 
 @dataclass(frozen=True)
 class DescribedChain:
-    """The stages of a chain, sources before the stages that read them, and the fingerprint of the chain."""
+    """The stages of a chain, each after its sources, and the fingerprint of the chain."""
 
     stages: tuple[DescribedStage, ...]
     fingerprint: Mapping[str, Annotated[Any, _ANYTHING]]
@@ -92,16 +93,17 @@ class DescribedChain:
 def describe_chain(pipe: Stage, names: Mapping[str, _Named] | None = None) -> Message:
     """Return the description of a chain, for build_chain in another process.
 
-    It holds the tensors of weights and of item sets without a name, so name large item sets. `concurrency` is left out:
-    it changes no bit, and the other process may have another kind of graph.
+    The description contains the tensors of weights, and of item sets without a name; so name large item sets. It leaves
+    out `concurrency`, which changes no minibatch and depends on how the other process stores the graph.
 
     Args:
-        pipe: the last stage of the chain. Stages that run where minibatches are used, such as `copy_to`, are no part of
-            it: chain them after the RemoteSource.
-        names: the names that the other process has for objects of this chain: {name: graph, item set or feature store}.
-            A graph or a store without a name stands for the only one there; an item set without a name is sent along.
+        pipe: the last stage of the chain. Leave out stages that run where minibatches are used, such as `copy_to`;
+            chain these after the RemoteSource.
+        names: {name: graph, item set or feature store}, the names that the other process has for objects of this chain.
+            A graph or store without a name means the only one of the other process; an item set without a name is sent
+            along.
     Returns:
-        A Message: `header`, {name: JSON value}, and `tensors`, {name: tensor}.
+        A Message with `header` {name: JSON value} and `tensors` {name: tensor}.
     Raises:
         TypeError, ValueError: A stage or an argument cannot be described, such as a function; or the chain does not use
             an object in `names`.
@@ -121,7 +123,7 @@ def describe_chain(pipe: Stage, names: Mapping[str, _Named] | None = None) -> Me
 
 
 class _Writing:
-    """Turns arguments into values of a description, and collects the tensors."""
+    """Turns the arguments of stages into values of a description, and collects their tensors."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         for name, value in names.items():
@@ -133,7 +135,7 @@ class _Writing:
         self.tensors: dict[str, Tensor] = {}
         self._names = {id(value): name for name, value in names.items()}
         self._unused = {*names}
-        self._own: dict[str, object] = {}  # objects without a name
+        self._own: dict[str, object] = {}  # {"graph" or "feature store": the only object without a name}
 
     def stage(self, stage: Stage, sources: tuple[int, ...]) -> DescribedStage:
         """Return the description of a stage."""
@@ -151,7 +153,7 @@ class _Writing:
         return DescribedStage(name, sources, arguments)
 
     def refuse_unused(self) -> None:
-        """Raise ValueError if the chain does not use an object in `names`."""
+        """Raise ValueError if `names` has an object that the chain does not use."""
         if self._unused:
             raise ValueError(
                 f"{_DESCRIBE}: names has {sorted(self._unused)}, which the chain does not use. Leave them out, or name "
@@ -212,7 +214,7 @@ class _Writing:
 
 
 def _arguments_of(stage: Stage) -> dict[str, Any]:
-    """Return {name: value} of the constructor's arguments, without the sources."""
+    """Return {name: value} of the arguments with which the stage was constructed, without the sources."""
     args, kwargs = stage.arguments
     bound = inspect.signature(type(stage)).bind(*args, **kwargs)
     kinds = {name: inspect.signature(type(stage)).parameters[name].kind for name in bound.arguments}
@@ -240,8 +242,8 @@ _STAGES: dict[str, type[Stage]] = {
         *(InSubgraphSampler, SeedEdgeExcluder, FeatureFetcher),
     )
 }
-_MOST_NESTED = 8  # values within each other
-_MOST_STAGES = 64  # each may keep a minibatch
+_MOST_NESTED = 8  # depth of values within values
+_MOST_STAGES = 64  # bounded, since each stage may keep a minibatch in memory
 
 
 def build_chain(
@@ -254,8 +256,8 @@ def build_chain(
 ) -> Stage:
     """Return the last stage of the described chain, built over the objects of this process.
 
-    Only stages in `stages` and the stages of datapipes that suit servers are built. The description may come from
-    anybody.
+    Only the classes in `stages`, and the stages of datapipes that suit servers, are built. So the description may come
+    from anybody.
 
     Args:
         description: as describe_chain returned it.
@@ -264,9 +266,9 @@ def build_chain(
         features: the store that FeatureFetchers read, or {name: store}.
         stages: further classes that may be built, such as a user's own samplers.
     Raises:
-        ValueError: The description is invalid; a stage, an argument or a name is not offered; a tensor is read twice,
-            or not at all; or the chain would give other minibatches than the described one: the message names the
-            differences.
+        ValueError: The description is invalid; a stage, an argument or a name is not offered; or a tensor is not read
+            exactly once. Also if the chain would yield other minibatches than the described chain; the message then
+            names the differences.
         TypeError: An argument has a type that the stage does not take.
     """
     return ChainBuilder(graph, items, features, stages).build(description)
@@ -282,11 +284,11 @@ def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
 
 
 class ChainBuilder:
-    """Builds a described chain over the arguments of build_chain.
+    """Builds a described chain. The first four arguments are those of build_chain.
 
     Args:
-        admit: called before memory for received tensors is allocated, with the bytes of such tensors that the chain
-            will then hold. If it raises, `build` ends with its error.
+        admit: called before received tensors are copied, with the bytes of all copies so far and of the new copies. If
+            `admit` raises, `build` raises the same error.
     """
 
     def __init__(
@@ -301,7 +303,7 @@ class ChainBuilder:
         self._read: set[str] = set()  # names of the tensors that were read
 
     def build(self, description: Message) -> Stage:
-        """Build the chain and return its last stage. Call this only once."""
+        """Build the chain and return its last stage. Call `build` only once."""
         if not isinstance(description, Message):
             raise TypeError(
                 f"{_BUILD}: description must be what describe_chain returns, got {type(description).__name__}. Pass "
@@ -362,7 +364,7 @@ class ChainBuilder:
             raise
 
     def _value(self, where: str, value: Any, nested: int = 0) -> Any:
-        """Return the argument that a value of the description stands for."""
+        """Turn a value of the description into an argument of a stage."""
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if nested == _MOST_NESTED:
@@ -397,7 +399,7 @@ class ChainBuilder:
         raise ValueError(f"{where} has {shown(value)}, which is no value of a description.")
 
     def _received(self, where: str, name: str) -> Tensor:
-        """Return a tensor that came with the description; it views the received memory."""
+        """Return the tensor `name` of the message, a view of the received memory. Refuse a second read of a tensor."""
         tensor: Tensor = _offered(where, "tensor", self._tensors, name)
         if name in self._read:
             raise ValueError(f"{where} reads the tensor {shown(name)}, which was read before. Send it once for each.")
@@ -409,7 +411,7 @@ class ChainBuilder:
         self._admit(self._held_bytes)
 
     def _item_set(self, where: str, items: Any, names: Any, nested: int) -> ItemSet:
-        """Return an item set whose tensors came with the description."""
+        """Return an item set with copies of tensors of the message."""
         match items:
             case {"tuple": [*values], **others} if not others:
                 received = tuple(self._item(where, value, nested) for value in values)

@@ -25,8 +25,8 @@ from datapipes.partition.native.native_book import open_book, partition_id_of
 from datapipes.partition.native.part import Part
 
 _ADVICE = "It bounds each request in all; 30 is a good value."
-_AGAIN_S = 1.0  # for a resolver that is asked again
-_PROBE_S = 1.0  # to find out whether a server is there
+_AGAIN_S = 1.0  # for an answer of a Resolver that is asked again
+_PROBE_S = 1.0  # for a probe whether a server listens
 
 
 class Security(NamedTuple):
@@ -40,10 +40,11 @@ class Security(NamedTuple):
 def check_security(
     where: str, tls: Any, insecure: Any, deadline: Any, name: str = "deadline", advice: str = _ADVICE
 ) -> Security:
-    """Check the arguments and return them.
+    """Check the arguments and return them as a Security.
 
     Args:
-        name, advice: how errors call `deadline`, and the remedy that they give.
+        name: what errors call `deadline`.
+        advice: the remedy in an error about `deadline`.
     """
     check_tls(where, tls, insecure)
     seconds = check_seconds(where, name, deadline, advice)
@@ -55,8 +56,8 @@ def check_security(
 def connect_parts(
     where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security, *, mmap: bool
 ) -> tuple[PartitionFacts, PartitionBook, FlightPeers, Part | None]:
-    """Return the arguments of a DistGraph: (facts, book, peers, local part or None). The local part is opened; other
-    parts are asked when needed.
+    """Return the arguments of a DistGraph: (facts, book, peers, local part or None). Open the local part; if there is
+    none, ask one server for the facts. Other servers are asked when needed.
     """
     book, part = _book_and_part(where, root_or_book, local_part, check_bool(where, "mmap", mmap))
     addresses = addresses_of_others(where, namebook, book.num_parts, local_part, security)
@@ -67,10 +68,11 @@ def connect_parts(
 def addresses_of_others(
     where: str, namebook: Any, num_parts: int, local_part: int | None, security: Security
 ) -> dict[int, Replicas]:
-    """Return the addresses of all parts but the local one, from a namebook.
+    """Return {part: its Replicas} for all parts but the local one, from a namebook.
 
     Raises:
-        TypeError, ValueError: The namebook is not valid or not complete, or an address needs TLS and there is none.
+        TypeError, ValueError: The namebook is not valid or not complete, or an address needs TLS and `security` has
+            none.
         TimeoutError: A resolver gave no address in time.
     """
     wanted = [number for number in range(num_parts) if number != local_part]
@@ -101,7 +103,7 @@ def _asked_again(where: str, namebook: Any, security: Security, part: int) -> Re
 
 
 def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
-    """Return FlightPeers for the servers of a namebook, with `by_rank`. One server is asked for the facts."""
+    """Return FlightPeers whose servers go by rank instead of part (`by_rank`). Ask one server for the facts."""
     addresses = addresses_in(where, namebook, [0], security.deadline)
     if not addresses:
         raise ValueError(f"{where}: the namebook is empty. Name the address of each server.")
@@ -115,7 +117,7 @@ def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeer
 
 
 def refuse_all_plain(where: str, addresses: Mapping[int, Replicas], security: Security) -> None:
-    """Raise ValueError if one of the addresses needs TLS and there is none; see tls.refuse_plain."""
+    """Raise ValueError if one of the addresses needs TLS and `security` has none; see tls.refuse_plain."""
     for replicas in addresses.values():
         for address in replicas:
             refuse_plain(where, address, security.tls, security.insecure)
@@ -173,11 +175,12 @@ def ask_facts(
     """Ask the server of a part for its facts, then close the connection.
 
     Args:
-        by_rank: whether `part` is the number of a server, which may have any part.
+        by_rank: True if `part` is the rank of a server. The server may then have any part.
     Raises:
         ImportError: pyarrow is not installed.
         ServerUnavailable: There was no answer within the deadline.
-        OtherPartition: The server has another part, not `partition_id`, or another version of datapipes.
+        OtherPartition: The server has another part, another partition than `partition_id`, or another version of
+            datapipes.
     """
     arrow_flight(where)
     refuse_forked(where)
@@ -192,7 +195,7 @@ def ask_facts(
 
     remote = RemotePart(part, replicas, limits, connect, kind=kind)
     try:
-        remote.submit(lambda send: None).result()  # connecting is enough: the handshake tells the facts
+        remote.submit(lambda send: None).result()  # connecting is enough: the facts come with the handshake
     finally:
         remote.close()
     return received[-1]

@@ -1,4 +1,4 @@
-"""DistFeatureStore: features of a graph in parts; rows of other parts come with one request per part and minibatch."""
+"""DistFeatureStore: features of a partitioned graph. A minibatch sends each other part one request for its rows."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _NAME = "DistFeatureStore"
 
 
 class DistFeatureStore(FeatureStore):
-    """The features of a graph in parts: every attribute of nodes and edges that was partitioned, under its name.
+    """The features of a partitioned graph: every attribute of nodes and edges that was partitioned, under its name.
 
     Rows of the local part are read from its mapped file. Rows of other parts come over the network: a minibatch asks
     each part once, for all features and types that its FeatureFetcher reads. Rows have the same bits as in the whole
     graph. Edge features are read by edge id, which needs an edge map in the partition.
 
     Args:
-        dist_graph: the graph, as `DistGraph.connect` makes it. It must have a local part if `cache_bytes` is above 0
-            without `cache_by`.
-        cache_bytes: memory for rows of other parts, index included: a number of bytes, or a text such as "256MB"; 0 for
-            no cache. The cache keeps rows of the nodes from which most edges of the local part come, per byte of the
-            rows: nodes of all types, with all of their features. The constructor reads the rows once, over the network.
-            Worker processes map the same memory.
-        cache_by: choose the rows by these counts instead: {(domain, type, name): int64 [number of nodes]}, the accesses
-            to each row, as `count_accesses` returns them for a loader over a store without a cache. The cache keeps the
-            rows with the most accesses per byte, on ties those with smaller ids, and only of features that have counts.
-            Counts of edge features are allowed, but edge features are not cached.
+        dist_graph: the partitioned graph that `DistGraph.connect` returned. A local part is needed if `cache_bytes` is
+            above 0 and `cache_by` is None.
+        cache_bytes: memory for a cache of rows of other parts, index included: a number of bytes, or a text such as
+            "256MB"; 0 for no cache. Without `cache_by`, the cache keeps the nodes that are sources of the most edges of
+            the local part, per byte of their rows: nodes of all types, with all of their features. The constructor
+            reads these rows over the network. Worker processes map the same memory.
+        cache_by: choose the cached rows by the number of accesses: {(domain, type, name): int64 [number of nodes]}, as
+            `count_accesses` returns for a loader over a store without a cache. The cache keeps the rows with the most
+            accesses per byte; on ties, rows of smaller ids. Features without counts are not cached. Counts of edge
+            features are ignored.
     Raises:
-        TypeError, ValueError: `dist_graph` is no DistGraph; `cache_bytes` is no size, is too small for a single row, or
-            is above 0 and the graph has no local part; `cache_by` is given without cache_bytes, has no node feature, or
-            does not have one count for each node.
+        TypeError, ValueError: `dist_graph` is no DistGraph. `cache_bytes` is no size, or too small for a single row.
+            `cache_by` is given without `cache_bytes`, has no node feature, or does not have one count for each node.
+            Or `cache_bytes` is above 0, but there is neither `cache_by` nor a local part.
         KeyError: `cache_by` has a feature that the graph lacks.
         MemoryError: Too little memory is left for the cache.
         The errors of the servers, while the cache is filled.
@@ -96,17 +96,17 @@ class DistFeatureStore(FeatureStore):
         return await self._reader.read(self._wanted(requests))
 
     def stats(self) -> dict[str, int]:
-        """Return counts of all reads so far, here and in the worker processes that have this store.
+        """Return counts of all reads so far, in this process and in the worker processes that have this store.
 
         Returns:
-            The counts below. If a minibatch reads several features of an id, the id counts once.
+            {name: count}. An id counts once in a minibatch, even if several of its features are read.
 
             * "own": ids whose rows are in the local part.
             * "cached": ids whose rows are in the cache.
             * "asked": ids whose rows were requested from other parts.
             * "requests": requests to other parts.
             * "received_bytes": bytes of the rows that other parts sent.
-            * "cache_bytes": bytes of the cache, index included. What filled the cache is in none of the other counts.
+            * "cache_bytes": bytes of the cache, index included. The reads that filled the cache are not counted.
         """
         return {**self._reader.counts.so_far(), "cache_bytes": self._reader.hot.num_bytes}
 
@@ -124,7 +124,9 @@ class DistFeatureStore(FeatureStore):
 
 
 def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Tensor] | None) -> HotRows:
-    """Return a cache filled with the rows of other parts that will be requested most often, by `counts` or by edges."""
+    """Return a cache filled with rows of other parts: the rows with the most accesses in `counts`. If `counts` is None,
+    the rows of nodes that are sources of the most edges of the local part.
+    """
     facts, part = reader.graph.facts, reader.graph.local_part
     if counts is not None:
         hot = hot_by_counts(_NAME, facts, part, counts)
@@ -143,12 +145,12 @@ def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Ten
 
 
 class DistFeature(Feature):
-    """One feature of a graph in parts. To read several with fewer requests, use the store's `read_many`.
+    """One feature of a partitioned graph. To read several features with fewer requests, use the store's `read_many`.
 
     Attributes:
         domain: "node" or "edge".
-        type_: a node type or edge type, or None.
-        name: its name.
+        type_: a node type or edge type; None in a graph without types.
+        name: name of the feature.
     """
 
     def __init__(self, reader: RowReader, domain: str, type_: Any, name: str) -> None:
@@ -156,11 +158,11 @@ class DistFeature(Feature):
         self._form = reader.graph.facts.features[domain, type_, name]
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids`, see Feature.read; each part that has some of them is asked once.
+        """Return the rows at `ids`, see Feature.read. Ask each part with some of the rows once.
 
         Args:
-            out: memory for the rows, which is filled and returned: [n, *shape] of the same dtype, contiguous, in host
-                memory. An error may leave it partly filled.
+            out: tensor to fill and return: [n, *shape] of the same dtype, contiguous, in host memory. An error may
+                leave `out` partly filled.
         """
         wanted = self._reader.wanted(self.domain, self.type_, self.name, ids, out)
         if out is not None:
@@ -169,7 +171,7 @@ class DistFeature(Feature):
 
     @property
     def count(self) -> int:
-        """Number of rows: nodes, or edge ids, of the whole graph.
+        """Number of rows in the whole graph: one for each node, or for each edge id.
 
         Raises:
             ValueError: This is an edge feature, and the partition has no edge map.

@@ -41,15 +41,15 @@ _OWN_ROWS = "local_part.relation(edge_type) has the in-edges of the part in this
 
 
 class DistGraph(Graph):
-    """A graph in parts; `DistGraph.connect` makes it. It has the digest of the whole graph.
+    """A partitioned graph; `DistGraph.connect` makes one. Its digest is the digest of the whole graph.
 
-    The samplers of datapipes and a DistFeatureStore read it. Its rows cannot be read directly, so a Sampler class that
-    defines its own `draw` or `sample` refuses it.
+    The samplers of datapipes and DistFeatureStore read a DistGraph. Other code cannot read its rows, so a Sampler class
+    that defines its own `draw` or `sample` refuses a DistGraph.
 
     Attributes:
-        facts: what all parts share, such as numbers of nodes, features and ids of the partition.
-        book: which part owns each node.
-        peers: asks the owners of the other parts.
+        facts: the facts that all parts share, such as how many nodes there are, the features, and the partition_id.
+        book: tells which part owns each node.
+        peers: sends requests to the servers of the other parts.
         local_part: the part in this process; None if all parts are behind servers.
     """
 
@@ -61,7 +61,7 @@ class DistGraph(Graph):
     ) -> None:
         self.facts, self.book, self.peers, self.local_part = facts, book, peers, local_part
         self._kept_digests: dict[DigestRequest, dict[Any, list[str] | None]] = {}  # answers of the parts so far
-        self._core_graphs: dict[str, tuple[_core.GraphInParts, list[int]]] = {}  # by the stage name in their errors
+        self._core_graphs: dict[str, tuple[_core.GraphInParts, list[int]]] = {}  # {stage name: (graph, map addresses)}
 
     @classmethod
     def connect(
@@ -77,22 +77,23 @@ class DistGraph(Graph):
     ) -> DistGraph:
         """Return a partitioned graph: one part may be in this process, the others are behind servers.
 
-        A process connects to a server on its first request. Without `local_part`, this call asks one server for the
-        facts. A worker process gets a DistGraph without connections: it maps the part and connects for itself.
+        A process connects to a server with its first request to that server. Without `local_part`, this call asks one
+        server for the facts. A pickled DistGraph has no connections: a worker process maps the local part and connects
+        itself.
 
         Args:
-            root_or_book: the folder of the partition, which needs partition.json, book/ and the folder of the local
-                part; or a PartitionBook.
-            namebook: {part: "host:port"} of all parts; the local one may be left out. A list of addresses names
-                replicas: if one gives no answer, another is asked. Also the path of a JSON file of this form;
-                "torchrun" for the addresses of `publish_address`; or a Resolver, asked again when no server of a part
-                is reached.
-            local_part: the part that is read from the folder, without a server.
+            root_or_book: the folder of the partition, with partition.json, book/ and the folder of the local part; or a
+                PartitionBook, without a local part.
+            namebook: {part: "host:port"} of all parts; the local part may be left out. A list of addresses names
+                replicas: if a replica gives no answer, another replica is asked. Also allowed are the path of a JSON
+                file with such a dict; "torchrun" for the addresses of `publish_address`; or a Resolver, which is asked
+                again when no server of a part can be reached.
+            local_part: the part to read from the folder, without a server.
             tls: the certificates of this side; needed if other machines can reach one of the addresses.
             insecure: allow other machines without TLS, if all of them are trusted.
-            deadline: seconds for each request in all. Until then it is retried, on new connections too; after that it
-                ends with ServerUnavailable.
-            mmap: True leaves the local part on disk, see Part.open; False reads it into memory, which is faster.
+            deadline: seconds for each request, retries included. A request is retried, also on new connections, until
+                the deadline; then it raises ServerUnavailable.
+            mmap: True leaves the local part on disk, see Part.open; False reads the part into memory, which is faster.
         Raises:
             TypeError, ValueError: The namebook or an argument is not valid, a part has no address, or the server has
                 another partition.
@@ -140,8 +141,8 @@ class DistGraph(Graph):
         return counts[type_in("DistGraph", "edge", edge_type, counts)]
 
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the largest edge id of a type, -1 if there are no edges. If the partition has no edge map, return the
-        number of edges less 1.
+        """Return the largest edge id of a type; -1 if there are no edges. Without an edge map, return the number of
+        edges minus 1.
         """
         known_type = type_in("DistGraph", "edge", edge_type, self.facts.num_edges)
         return (self.book.edges(known_type).num_ids if self.book.has_edges else self.facts.num_edges[known_type]) - 1
@@ -173,7 +174,7 @@ class DistGraph(Graph):
     def hops(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Return the neighborhood of `seeds`, hop by hop, waiting for the parts. See Graph.hops.
+        """Sample the neighborhood of `seeds` hop by hop, and wait for the answers of the parts. See Graph.hops.
 
         Raises:
             TypeError, ValueError: The answer of a part does not fit the request.
@@ -193,8 +194,8 @@ class DistGraph(Graph):
         return hops.neighborhood()
 
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
-        """Return how many edges join each pair of nodes, and the id of the first, waiting for the parts. See
-        Graph.has_edges.
+        """Return how many edges join each pair of nodes, and the id of the first edge. Wait for the answers of the
+        parts. See Graph.has_edges.
 
         Raises:
             The errors of the requests, see `connect`. A note names the part.
@@ -225,10 +226,11 @@ class DistGraph(Graph):
     async def _asked_of_owners(
         self, ids: Tensor, node_type: Any, request: Callable[[Tensor], Request[Any]], width: int
     ) -> list[Tensor]:
-        """Ask the owner of each node; return the `width` columns of the answers, int64 [n], in the order of `ids`.
+        """Ask the owners of the nodes `ids` [n]. Return `width` tensors int64 [n], one for each column of the answers,
+        in the order of `ids`.
 
         Args:
-            request: returns the request for the ids at the given positions of `ids`.
+            request: function that takes positions in `ids`, and returns the request for the ids at these positions.
         Raises:
             IndexError: A node is outside the graph.
         """
@@ -244,7 +246,7 @@ class DistGraph(Graph):
         return await ask_all(asks, self.peers, self.local_part)
 
     def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
-        """Return [(part, positions in `ids` of the nodes that the part owns)] of the parts that own some."""
+        """Return [(part, positions in `ids` of the nodes that the part owns)] for the parts that own any."""
         owners = self.book.get_partition_ids_from_nids(ids, node_type).numpy()
         order = np.argsort(owners, kind="stable")
         parts, begins = np.unique(owners[order], return_index=True)
@@ -263,17 +265,18 @@ class DistGraph(Graph):
     def local_items(self, mask: str = TRAIN_MASK, label: str | None = "y") -> ItemSet | HeteroItemSet:
         """Return the seeds of the local part: its own nodes where `mask` is True, with their labels.
 
-        Pass them to `DistributedItemSampler(..., local_items=True)`. The partitioner stores the item sets of a data set
-        as "train_mask", "val_mask" and "test_mask", and labels as "y".
+        Pass the result to `DistributedItemSampler(..., local_items=True)`. The partitioner stores the item sets of a
+        data set as "train_mask", "val_mask" and "test_mask", and the labels as "y".
 
         Args:
-            mask: a node attribute, bool [own nodes]; node types without it, or with no True in it, are left out.
-            label: the node attribute that becomes `labels`; None for seeds alone.
+            mask: name of a node attribute, bool [own nodes]. Node types without this attribute are left out, and types
+                whose mask has no True.
+            label: name of the node attribute that becomes `labels`; None for seeds without labels.
         Returns:
-            Without types an ItemSet, empty if the part has no such node; with types a HeteroItemSet.
+            Without types an ItemSet, empty if the mask has no True; with types a HeteroItemSet.
         Raises:
-            ValueError: No part is local, no node type has the mask, a type with the mask lacks the label, or, with
-                types, the mask is False for all nodes of the part.
+            ValueError: There is no local part; no node type has the mask; or a type with the mask lacks the label. In a
+                graph with types, also if the mask is False for all nodes of the part.
         """
         where, part = "DistGraph.local_items", self.local_part
         if part is None:
@@ -299,8 +302,8 @@ class DistGraph(Graph):
         return items_of[None] if None in items_of else HeteroItemSet(filled)
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
-        """Check the attributes that `choice` reads; it says how in-edges are drawn. The local part prepares its draws
-        now, other parts do so on their first request.
+        """Check the attributes that `choice` reads to draw in-edges. The local part prepares its draws now, each other
+        part with the first request to that part.
         """
         if choice.reads is None:
             return
@@ -314,7 +317,7 @@ class DistGraph(Graph):
             self.local_part.refuse_change()
 
     def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
-        """Return {edge type: sums of the digests of all parts}; the first call asks the parts.
+        """Return {edge type: sums of the digests of all parts}. The first call asks the parts, later calls do not.
 
         The sums are part of a sampler's fingerprint. They do not depend on the partition, so a saved state fits the
         whole graph and any partition of it.
@@ -354,11 +357,11 @@ class DistGraph(Graph):
         self.peers.close()
 
     def _core_graph(self, name: str) -> _core.GraphInParts:
-        """Return the core's graph: types, and views of the book's maps. It is made again when the memory of a map has
-        moved, for example by `tensor.share_memory_()`.
+        """Return the graph of the C++ core: types, and views of the book's maps. If the memory of a map has moved, for
+        example by `tensor.share_memory_()`, make a new one.
 
         Args:
-            name: the stage's name. The core's errors contain the name, so each stage has a core's graph of its own.
+            name: the stage's name, which the core's errors contain. So each stage name has a core graph of its own.
         """
         maps = [self.book.nodes(node_type).stored() for node_type in self.node_types]
         places = [ids.data_ptr() for ids in maps]

@@ -1,8 +1,8 @@
 """The samplers under their `dist_` names, which require a DistGraph and have methods for a loop of your own.
 
-`pipe.sample_neighbor(dist_graph, fanouts)` and `pipe.dist_sample_neighbor(dist_graph, fanouts)` are one stage: the same
-bits, and the same saved state. The latter refuses a whole graph. See docs/semantics.md, section 4.3. The constructors
-are derived from the constructors of the plain samplers.
+`pipe.sample_neighbor(dist_graph, fanouts)` and `pipe.dist_sample_neighbor(dist_graph, fanouts)` yield equal minibatches
+and have equal states; only `dist_sample_neighbor` refuses a whole graph. See docs/semantics.md, section 4.3. The
+constructors are derived from the constructors of the plain samplers.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ __all__ = [
 
 
 class SamplerOverParts(ChoiceSampler):
-    """A sampler that takes a graph in parts only, with methods for a loop of your own.
+    """A sampler that takes only a DistGraph, with methods for a loop of your own.
 
     Attributes:
-        dist_graph: the graph in parts.
+        dist_graph: the partitioned graph.
     """
 
     @property
@@ -55,15 +55,15 @@ class SamplerOverParts(ChoiceSampler):
         return self.name.removeprefix("dist_")
 
     async def node_sample(self, seeds: Tensor | dict[str, Tensor], rng: RngKey, *, timestamps: Any = None) -> Sampled:
-        """Return the neighborhood of nodes, for a loop of one's own.
+        """Return the neighborhood of nodes, for a loop of your own.
 
         Args:
             seeds: int32 or int64 [n], repeats allowed; on a graph with types {node type: ids}.
             rng: the random key. In a chain the stage uses RngKey(seed, epoch, index, ordinal of the stage).
-            timestamps: the time of each seed, where the sampler needs times: a tensor [n], or with types a dict, as
-                `seeds` is.
+            timestamps: the time of each seed, needed if the sampler uses times: a tensor [n]; with types a dict with
+                the keys of `seeds`.
         Returns:
-            `nodes`; `local_seeds`, a tensor [n] or with types a dict, as `seeds` is; `hops` from the seeds outwards.
+            A Sampled. Its `local_seeds` is a tensor [n]; with types a dict with the keys of `seeds`.
         Raises:
             The errors that the stage raises while running.
         """
@@ -79,11 +79,12 @@ class SamplerOverParts(ChoiceSampler):
     async def edge_sample(
         self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
     ) -> Sampled:
-        """Return the neighborhood of the ends of edges, for a loop of one's own. All else is as in node_sample.
+        """Return the neighborhood of the ends of edges, for a loop of your own. All is as in node_sample, except that
+        `local_seeds` has the shape of `edges`.
 
         Args:
-            edges: int32 or int64 [n, 2], source and destination of each; on a graph with types {edge type: pairs}. They
-                need not be edges of the graph.
+            edges: int32 or int64 [n, 2], pairs of source and destination; on a graph with types {edge type: pairs}. The
+                pairs need not be edges of the graph.
         """
         ids, restored = self._checked_seeds(edges)
         for pairs in edges.values() if isinstance(edges, dict) else [edges]:
@@ -95,7 +96,7 @@ class SamplerOverParts(ChoiceSampler):
         return restored(await self.sample_async(ids, rng, self.trees_of(edges, timestamps)))
 
     def _refuse_whole(self, graph: Any) -> None:
-        """Raise TypeError if the graph is not in parts."""
+        """Raise TypeError if `graph` is a whole graph."""
         if isinstance(graph, Graph) and not graph._in_parts:
             raise TypeError(
                 f"{self.name}: graph must be a DistGraph, whose rows are in parts, got {type(graph).__name__}. Sample "
@@ -109,12 +110,12 @@ _P = ParamSpec("_P")
 def _with_parts(
     init: Callable[Concatenate[Any, Stage, Any, _P], None],
 ) -> Callable[Concatenate[Any, Stage, DistGraph, _P], None]:
-    """Return the constructor of a sampler over parts: like `init`, the constructor of the plain sampler, but with
-    `dist_graph` in place of `graph`.
+    """Return the constructor of a sampler over parts. It has the parameters of `init`, the constructor of the plain
+    sampler, but `dist_graph` in place of `graph`.
     """
 
     def construct(self: Any, source: Stage, dist_graph: DistGraph, *args: _P.args, **options: _P.kwargs) -> None:
-        if options.keys() <= signature.parameters.keys():  # else Python's own error comes first
+        if options.keys() <= signature.parameters.keys():  # else `init` raises Python's own error
             self._refuse_whole(dist_graph)
         init(self, source, dist_graph, *args, **options)
 
@@ -127,7 +128,7 @@ def _with_parts(
     signature = plain.replace(parameters=parameters)
     construct.__name__, construct.__qualname__, construct.__doc__ = "__init__", init.__qualname__, init.__doc__
     construct.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters[1:]}
-    # __wrapped__: the names in annotations are those of the plain sampler's module.
+    # __wrapped__: annotations are resolved with the names of the plain sampler's module.
     vars(construct).update(__signature__=signature, __wrapped__=init)
     return construct  # type: ignore[return-value]  # mypy has no named arguments beside a ParamSpec
 
@@ -181,18 +182,19 @@ class DistNeighborSampler(SamplerOverParts, NeighborSampler):
     async def sample_one_hop(
         self, ids: Tensor, *, fanout: int, key: int, edge_type: EdgeType | str | None = None
     ) -> Drawn:
-        """Return in-edges of any nodes of the graph, in the order of the nodes; nothing is compacted.
+        """Draw in-edges of the nodes `ids` and return them in the order of `ids`; nothing is compacted.
 
-        Only this sampler has the method: its hops have a key for each edge type.
+        Only this sampler has sample_one_hop, since its hops have a key for each edge type.
 
         Args:
-            ids: int32 or int64 [n], nodes of the destination type; repeats allowed, they draw the same.
+            ids: int32 or int64 [n], nodes of the destination type. Repeats are allowed, and draw the same edges.
             fanout: in-edges drawn per node, -1 for all.
-            key: random key, uint64; `rng.hop_key(hop, etype)` of an RngKey, `etype` being the edge type's place in
-                `dist_graph.edge_types`.
+            key: random key, uint64: `rng.hop_key(hop, etype)` of an RngKey, where `etype` is the index of the edge type
+                in `dist_graph.edge_types`.
             edge_type: the edge type to draw from, on a graph with types.
         Returns:
-            `indptr` int64 [n + 1], `neighbors` of the graph's `index_dtype`, `edge_ids` where the stage returns them.
+            A Drawn: `indptr` int64 [n + 1]; `neighbors`, global ids of the graph's `index_dtype`; `edge_ids` int64, or
+            None if the stage does not return edge ids.
         Raises:
             TypeError, ValueError: An argument is not allowed.
             IndexError: A node is outside the graph.

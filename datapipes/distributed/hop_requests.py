@@ -1,5 +1,5 @@
-"""HopRequests: the requests of one minibatch to the parts, hop by hop, and the neighborhood from their answers. It does
-no I/O, so sync and async callers share it.
+"""HopRequests: the requests of one minibatch to the parts, hop by hop, and the neighborhood from the answers. The class
+does no I/O, so sync and async callers share it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 class HopRequests:
     """The hops of one minibatch over a graph in parts.
 
-    `start` numbers the seeds and returns the requests of hop 0. `advance` takes their answers, in the same order, and
-    returns the requests of the next hop; for a hop without requests pass []. After the last hop `advance` returns None;
-    then call `neighborhood`. Memory grows with the neighborhood.
+    `start` compacts the seeds and returns the requests of hop 0. `advance` takes the answers of a hop, in the order of
+    the requests, and returns the requests of the next hop. Pass [] for a hop without requests. After the last hop
+    `advance` returns None; then call `neighborhood`. Memory grows with the neighborhood.
 
     Args:
-        core: the graph as the C++ core has it.
-        seeds: as `HopPlan.checked` returns them.
-        keys, choice: the random keys and the choice of the minibatch, `plan.keyed(rng)`.
-        trees: the groups of the seeds, if each group has nodes of its own; else None.
+        core: the graph of the C++ core.
+        seeds: {node type: ids}, as `HopPlan.checked` returns.
+        keys, choice: what `plan.keyed(rng)` returned for the minibatch.
+        trees: the groups of the seeds, if groups do not share nodes; else None.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class HopRequests:
         return self._ask(by_part)
 
     def advance(self, answers: Sequence[Drawn]) -> list[Ask] | None:
-        """Return the requests of the next hop; None after the last hop.
+        """Take the answers of a hop. Return the requests of the next hop; None after the last hop.
 
         Raises:
             TypeError, ValueError: An answer does not fit its request; the message names the part.
@@ -85,21 +85,21 @@ class HopRequests:
         return None if by_part is None else self._ask(by_part)
 
     def neighborhood(self) -> Sampled:
-        """Return the neighborhood. Call it once, after the last hop."""
+        """Return the neighborhood. Call this once, after the last hop."""
         nodes, groups = self._hops.finish()
         of_groups = groups if self._has_groups else None
         edge_types = self._plan.edge_types
         return hops.sampled(self._graph, self._seeds, nodes, self._local_seeds, self._blocks, of_groups, edge_types)
 
     def _ask(self, by_part: list[Any]) -> list[Ask]:
-        """Turn what the core asks for into requests, at most one for each part; keep and return them."""
+        """Turn what the core asks for into requests, at most one for each part. Keep the requests and return them."""
         types, hop, plan = self._graph.node_types, len(self._blocks), self._plan
         self._asked = []
         for part, rows, draws in by_part:
             ids, streams, times = {}, {}, {}
             for number, type_ids, type_streams, type_times in rows:
                 ids[types[number]] = torch.from_numpy(type_ids)
-                if type_streams is not None:  # all node types have streams, or none; times likewise
+                if type_streams is not None:  # either all node types have streams or none; times too
                     streams[types[number]] = torch.from_numpy(type_streams)
                 if type_times is not None:
                     times[types[number]] = torch.from_numpy(type_times)
@@ -112,8 +112,8 @@ class HopRequests:
     def _arrays(self, part: int, answer: Drawn) -> tuple[Any, Any, Any]:
         """Return (indptr, neighbors, edge_ids or None) of an answer, as arrays for the core.
 
-        Dtypes and shapes are checked here, values by the core. DrawRequest has checked both in an answer that came as a
-        message, but answers of other Peers and of the local part come unchecked.
+        Dtypes and shapes are checked here, values by the core. DrawRequest has checked answers that came as messages,
+        but answers of other Peers and of the local part are unchecked.
         """
         where = f"{self._plan.name}: part {part}"
         if not isinstance(answer, Drawn):

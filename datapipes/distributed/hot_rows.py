@@ -1,7 +1,7 @@
-"""The cache of a DistFeatureStore: rows of nodes of other parts, in one memory that worker processes map.
+"""The cache of a DistFeatureStore: rows of nodes of other parts, in one piece of memory that worker processes map.
 
-It holds the rows with the most accesses per byte, estimated by edges of the local part, or counted by a loader. It is
-filled once, when the store is made, and only read after that.
+The cache has the rows with the most accesses per byte. A loader has counted the accesses to a node, or the number of
+edges from the node into the local part is the estimate. The cache is filled when the store is made, then only read.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from datapipes.processes.sharing import Together
 
 AT_ONCE = 2**26  # bytes of rows that are asked for at a time while the cache is filled
 
-Read = Callable[[NodeType | None, Tensor, Mapping[str, Tensor]], Any]  # type, ids, {name: where the rows go}
+Read = Callable[[NodeType | None, Tensor, Mapping[str, Tensor]], Any]  # (type, ids, {name: tensor to fill})
 
 
 @dataclass(frozen=True)
 class Hot:
-    """Nodes of one type whose rows are cached, or candidates for that.
+    """Nodes of one type whose rows are cached, or are candidates for the cache.
 
     Attributes:
         node_type: None without types.
         num_ids: number of nodes of the type in the whole graph.
         forms: {name: dtype and shape of a row} of the features that are cached, sorted by name.
-        ids: int64 [n], distinct; the largest counts first, or ascending after `first`.
+        ids: int64 [n], distinct. Candidates are sorted by descending count; the result of `first` by ascending id.
         counts: int64 [n], accesses to each node, counted or estimated.
     """
 
@@ -69,8 +69,8 @@ class Hot:
 
 
 def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
-    """Return the nodes whose rows a cache of `cache_bytes` holds: the nodes with the largest counts per byte, in
-    ascending order of their ids.
+    """Return the nodes whose rows a cache of `cache_bytes` keeps: the nodes with the largest counts per byte, each type
+    in ascending order of its ids.
 
     A node is kept with all of its features in `all_hot`, or not at all.
 
@@ -84,7 +84,7 @@ def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
         if all(count > 0 for count in counts):
             return [hot.first(count) for hot, count in zip(kept, counts, strict=True)]
         unused = [hot for hot, count in zip(kept, counts, strict=True) if count == 0]
-        largest = max(unused, key=lambda hot: hot.fixed_bytes)  # its index leaves no room for rows of others
+        largest = max(unused, key=lambda hot: hot.fixed_bytes)  # its index takes room from other types
         kept = [hot for hot in kept if hot is not largest]
     if all_hot:
         least = min(hot.fixed_bytes + hot.row_bytes for hot in all_hot)
@@ -96,8 +96,8 @@ def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
 
 
 def hot_by_edges(facts: PartitionFacts, part: Part) -> list[Hot]:
-    """Return the nodes of other parts from which edges of `part` come, with all their features. The count of a node is
-    the number of these edges.
+    """Return the nodes of other parts that are sources of edges of `part`, with all their features. The count of a node
+    is the number of these edges from the node.
     """
     return [_hot_of(facts, node_type, None, *part.hot_nodes(node_type)) for node_type in part.node_types]
 
@@ -148,7 +148,7 @@ def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: 
 def _hot_of(
     facts: PartitionFacts, node_type: NodeType | None, names: Container[str] | None, ids: Tensor, counts: Tensor
 ) -> Hot:
-    """Return the Hot of some nodes of a type, with the features `names`, or with all features if that is None."""
+    """Return the Hot of some nodes of a type, with the features `names`; None means all features."""
     forms = {
         name: form for (domain, type_, name), form in sorted(facts.features.items(), key=lambda entry: entry[0][2])
         if (domain, type_) == ("node", node_type) and (names is None or name in names)
@@ -157,8 +157,8 @@ def _hot_of(
 
 
 def _prefixes(all_hot: list[Hot], num_bytes: int) -> list[int]:
-    """Take nodes by descending count per byte while their rows fit into `num_bytes` together; return how many nodes of
-    each Hot were taken, its first ones.
+    """Take nodes of all types by descending count per byte, while all taken rows fit into `num_bytes`. Return how many
+    nodes of each Hot were taken; they are its first nodes.
     """
     numbers = torch.cat([torch.full(hot.ids.shape, number) for number, hot in enumerate(all_hot)])
     per_byte = torch.cat([hot.counts.double() / hot.row_bytes for hot in all_hot])
@@ -178,7 +178,7 @@ class HotTable:
 
     def __init__(self, lines: Tensor, num_ids: int, tables: Mapping[str, Tensor]) -> None:
         self.tables = tables
-        if lines.data_ptr() % ALIGNED != 0:  # plain pickle has put it into memory of its own
+        if lines.data_ptr() % ALIGNED != 0:  # a plain pickle was loaded into other memory
             lines = new_rows(lines.shape[0], (), torch.uint8).copy_(lines)
         self.rank = _core.IdRank.over(lines.numpy(), num_ids)
 
@@ -202,8 +202,8 @@ class HotRows:
 
     @classmethod
     def filled(cls, where: str, all_hot: Sequence[Hot], read: Read) -> HotRows:
-        """Return a cache filled with the rows of these nodes, whose ids ascend. `read` is called to read some rows at a
-        time.
+        """Return a cache filled with the rows of the nodes in `all_hot`, whose ids must ascend. `read` is called for
+        about AT_ONCE bytes of rows at a time.
 
         Raises:
             MemoryError: Too little memory is left.
@@ -226,5 +226,5 @@ class HotRows:
         return cls([(hot.node_type, hot.num_ids, [*hot.forms]) for hot in all_hot], tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """All tensors go together, so that they reach workers as one mapping."""
+        """Pickle all tensors together, so that a worker process maps them as one piece of memory."""
         return HotRows, (self._shapes, Together(self._tensors))

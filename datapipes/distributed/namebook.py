@@ -32,8 +32,8 @@ def is_asked_again(namebook: Any) -> bool:
 
 
 def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
-    """Return {part: addresses} from a namebook of any form. A Resolver, or "torchrun", is asked until it gives an
-    address of each of `parts`, and only these are returned.
+    """Return {part: its Replicas} from a namebook. Ask a Resolver, or "torchrun", for `parts` only, until each of them
+    has an address, at most `timeout` seconds in all.
     """
     if not is_asked_again(namebook):
         return read_namebook(where, namebook)
@@ -41,15 +41,15 @@ def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float
 
 
 def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Replicas]:
-    """Return {part: addresses} from a mapping, or from the JSON file at a path, in the order of the parts.
+    """Return {part: its Replicas}, in the order of the parts, from a mapping or from the JSON file at a path.
 
-    The keys of the file are the numbers of parts as text. A list of addresses names replicas.
+    The keys in the file are part ids as text. A list of addresses names replicas.
 
     Args:
-        kind: what messages call the numbers.
+        kind: what error messages call a key: "part" or "receiver".
 
     Raises:
-        TypeError: The namebook has another form.
+        TypeError: The namebook is neither a mapping nor a path.
         ValueError: A part or an address is not valid, a server is listed twice, or the file is no JSON object.
         OSError: The file cannot be read.
     """
@@ -64,10 +64,10 @@ def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Re
 def check_complete(
     where: str, book: Mapping[int, Replicas], num_parts: int, local_part: int | None = None
 ) -> dict[int, Replicas]:
-    """Return the addresses of all parts but the local one.
+    """Return {part: its Replicas} for all parts but the local one.
 
     Raises:
-        ValueError: A part has no address, or there is no such part; the message names them.
+        ValueError: A part has no address, or `book` has a part that the partition lacks; the message names the parts.
     """
     unknown = sorted(part for part in book if part >= num_parts)
     if unknown:
@@ -136,16 +136,15 @@ def _listed(parts: Collection[int], most: int = 8) -> str:
 def publish_address(part: int, address: str, store: Any = None, *, replica: int = 0, moved: bool = False) -> None:
     """Publish the address of a part's server for all clients with the namebook "torchrun".
 
-    Any process that reaches the store may call this, such as the rank beside the server. It may do so more than once.
+    Any process that reaches the store may call this, also repeatedly; for example the rank on the server's machine.
 
     Args:
-        part: the number of the part.
-        address: "host:port", where the ranks of all machines reach the server; `PartitionServer.start` returns it.
+        part: id of the part.
+        address: "host:port", at which the ranks of all machines reach the server; `PartitionServer.start` returns it.
         store: a store of torch.distributed; by default the store of the process group, or if there is none, the store
             of torchrun.
-        replica: the number of the server, 0, 1, ..., if several have the part. Clients see the replicas from 0 up to
-            the first gap.
-        moved: whether the server was started again at another address, which replaces the old one.
+        replica: index of the server among the servers of the part: 0, 1, ... Clients do not see a replica after a gap.
+        moved: True if the server was started again at another address. The new address replaces the old one.
     Raises:
         ValueError: `address` is invalid, or another one was published for the part and `moved` is False.
         RuntimeError: There is no store.
@@ -224,5 +223,5 @@ def _store_of_torchrun(where: str, dist: Any) -> Any:
     check_int(where, "MASTER_PORT", int(port) if port.isdigit() else -1, 1, 65535)
     timeout = datetime.timedelta(seconds=_STORE_S)
     store = dist.TCPStore(host, int(port), None, False, timeout=timeout, wait_for_workers=False)
-    # After a restart of the ranks, addresses published before no longer count.
+    # After torchrun has restarted the ranks, clients do not see addresses that were published before.
     return dist.PrefixStore(f"datapipes/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

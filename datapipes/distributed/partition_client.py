@@ -1,4 +1,4 @@
-"""connect and PartitionClient: ask servers without a graph, for rows and for minibatches of whole chains."""
+"""connect and PartitionClient: ask servers for rows, in-edges and minibatches of whole chains, without a DistGraph."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ __all__ = ["PartitionClient", "connect"]
 _WHERE, _FETCH = "connect", "PartitionClient.fetch"
 _CREATE, _MINIBATCH = "PartitionClient.create_producer", "PartitionClient.minibatch"
 _FAREWELL_S = 1.0
-MOST_BYTES = 2**34  # of a minibatch, whatever the server claims
-_default: PartitionClient | None = None  # the last one of connect
+MOST_BYTES = 2**34  # of a minibatch, whatever size the server states
+_default: PartitionClient | None = None  # the client that `connect` returned last
 _Send = Callable[[Message, int], Message]
 
 
@@ -71,16 +71,16 @@ def connect(
     insecure: bool = False,
     deadline: float = 30.0,
 ) -> PartitionClient:
-    """Return a client of servers. This call asks one server; the client asks others when they are needed. Until the
-    next call the client is the default client of RemoteReceivingChannel.
+    """Return a client of the servers in a namebook. This call asks one server; the client asks other servers when they
+    are needed. Until the next call of `connect`, RemoteReceivingChannel uses this client by default.
 
     Args:
-        namebook: {server rank: "host:port"}, with a list for replicas; the path of a JSON file of this form; "torchrun"
-            for the addresses of `publish_address`; or a Resolver. Ranks are numbers of your choice: a server tells
-            which part it has, and several may have the same. With "torchrun" or a Resolver, a rank is a part's number.
+        namebook: {server rank: "host:port"}, with a list for replicas; the path of a JSON file with such a dict;
+            "torchrun" for the addresses of `publish_address`; or a Resolver. Choose any ranks: each server tells which
+            part it has, and servers may have the same part. With "torchrun" or a Resolver, the rank is the part's id.
         tls: the certificates of this side; needed if other machines can reach one of the addresses.
         insecure: allow other machines without TLS, if all of them are trusted.
-        deadline: seconds for each request in all. Until then it is retried, on new connections too.
+        deadline: seconds for each request, retries included. A request may be retried on a new connection.
     Raises:
         TypeError, ValueError: The namebook or an argument is not valid.
         ServerUnavailable: The first server gave no answer within the deadline.
@@ -106,46 +106,46 @@ def default_client(where: str) -> PartitionClient:
 class PartitionClient:
     """A client of the servers of one partition, or of one whole graph; `connect` makes it. Any thread may use it.
 
-    Other processes get a copy, which connects for itself. It is also a FeatureClient, which a LocalFeatureStore asks
-    for rows of other parts.
+    Other processes get a copy that makes its own connections. A PartitionClient is also a FeatureClient, which a
+    LocalFeatureStore asks for rows of other parts.
 
     Attributes:
-        facts: what all servers share: numbers of nodes and edges, features, ids of the partition.
+        facts: the facts that all servers share: how many nodes and edges there are, the features, the partition_id.
     """
 
     def __init__(self, peers: FlightPeers) -> None:
         self.facts: PartitionFacts = peers.facts
         self._peers = peers
-        self._ranks: dict[int, int] = {}  # {part: a server that has it}
+        self._ranks: dict[int, int] = {}  # {part: rank of a server that has the part}
         self._token = secrets.token_hex(16)  # names this client in its claims on producers
-        self._producers: dict[tuple[int, int], _Producer] = {}  # by server rank and number
-        self._claims: set[tuple[int, int]] = set()  # claims that servers know of
+        self._producers: dict[tuple[int, int], _Producer] = {}  # by (server rank, producer id)
+        self._claims: set[tuple[int, int]] = set()  # (server rank, producer id), as servers have recorded
         self._closed = 0  # number of calls of `close`
 
     @property
     def deadline(self) -> float:
-        """Seconds for each request in all."""
+        """Seconds for each request, retries included."""
         return self._peers.limits.deadline
 
     @property
     def addresses(self) -> dict[int, Any]:
-        """{server rank: "host:port", or a list of these}, as the namebook had them."""
+        """{server rank: "host:port", or a list of the replicas' addresses}, as in the namebook."""
         return {rank: replicas.plain() for rank, replicas in self._peers.addresses.items()}
 
     def where(self, server_rank: int) -> str:
-        """Return the name of a server in errors: its number and address."""
+        """Return the name of a server in errors: its rank and address."""
         return self._peers.where(server_rank)
 
     def draw(self, part: int, request: DrawRequest) -> Future[Drawn]:
-        """Ask a part for in-edges of its nodes; return at once. The future ends within the deadline."""
+        """Ask a part for in-edges of its nodes. Return a future at once; it ends within the deadline."""
         return self._peers.ask(self._rank_of(part), request)
 
     def rows(self, part: int, request: RowsRequest) -> Future[list[Tensor]]:
-        """Ask a part for rows of features; return at once. The future ends within the deadline."""
+        """Ask a part for rows of features. Return a future at once; it ends within the deadline."""
         return self._peers.ask(self._rank_of(part), request)
 
     def health(self, server_rank: int) -> dict[str, Any]:
-        """Return a server's state: {"status": "serving", "leaving" or "stopping", "part": number of its part}."""
+        """Return a server's state: {"status": "serving", "leaving" or "stopping", "part": id of its part}."""
         health = self._peers.told(server_rank, "health").result()
         return {"status": health.get("status"), "part": health.get("part")}
 
@@ -176,18 +176,18 @@ class PartitionClient:
     def create_producer(
         self, server_rank: int, chain: Stage | Message, worker_key: str | None = None, *, num_workers: int = 0
     ) -> int:
-        """Have a server make minibatches of a chain; return the number of the producer.
+        """Create a producer, which makes minibatches of a chain on a server. Return the producer's id.
 
-        The number is a hash of the chain and of the server's data: the same chain keeps its number after a restart of
-        the server, and on each server of these data. The server records that this client uses the producer, which is
-        called a claim. After a restart of a server, `minibatch` creates the producer again by itself.
+        The id is a hash of the chain and of the server's data. So a chain has the same id after a restart of the
+        server, and on all servers with the same data. The server records that this client uses the producer; the record
+        is called a claim. After a restart of the server, `minibatch` creates the producer again.
 
         Args:
             chain: the last stage of the chain, or the description of the chain by `describe_chain`.
-            worker_key: a name by which clients agree on one chain: the server refuses another chain under it. A client
-                has one key for a producer, the last that it gave.
-            num_workers: processes that make the minibatches; 0 makes them in threads of the server. The server may
-                allow fewer, and an existing producer keeps its processes; the log says so.
+            worker_key: a name under which clients share one chain; the server refuses another chain with the same key.
+                If this client gives a producer another key, the new key replaces the old one.
+            num_workers: processes that make the minibatches; 0 makes them in threads of the server. The log has a
+                warning if the server allows fewer, or if the producer exists with another number of processes.
         Raises:
             ValueError, TypeError, LookupError: The chain cannot be described, or the server cannot build it, or
                 `worker_key` belongs to another chain; the message has the server's reason.
@@ -223,10 +223,10 @@ class PartitionClient:
         """Create a producer of this client on other servers too.
 
         Returns:
-            {server rank: error} of the servers that gave no answer within the deadline; there `minibatch` creates the
-            producer later.
+            {server rank: error} of the servers that gave no answer within the deadline. On these servers `minibatch`
+            creates the producer later.
         Raises:
-            ValueError: A server has other data, so the producer's number would differ; or it cannot build the chain.
+            ValueError: A server has other data, so the producer's id would differ; or a server cannot build the chain.
         """
         producer = next((made for (_, number), made in [*self._producers.items()] if number == producer_id), None)
         if producer is None:
@@ -262,7 +262,7 @@ class PartitionClient:
         self._peers.submit(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
     def list_producers(self, server_rank: int) -> list[Created]:
-        """Return a Created for each producer of a server on which this client has a claim."""
+        """Return a Created for each claim of this client on a producer of the server."""
         message = request_to_message(ListRequest(self._token), self._peers.meant(server_rank))
         answer = self._peers.submit(server_rank, lambda send: send(message, 0)).result()
         return [*told_from_message(Listed, self.where(server_rank), answer).producers]
@@ -276,10 +276,10 @@ class PartitionClient:
         return joined([self._made(server_rank, producer_id, epoch, index)], lambda made: made[0].value())
 
     def _made(self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True) -> Future[Made]:
-        """Like `minibatch`, but the future ends with a Made, which holds the minibatch or the error of a stage.
+        """Like `minibatch`, but the future ends with a Made, which has the minibatch or the error of a stage.
 
         Args:
-            waits: whether to wait for a server that is gone; else the future fails at once if nothing listens.
+            waits: True waits for a server that is gone; False lets the future fail at once if nothing listens.
         """
         number = self._checked_id(producer_id)
         epoch, index = check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
@@ -332,7 +332,7 @@ class PartitionClient:
         return check_int("PartitionClient", "producer_id", producer_id, 0, 2**63 - 1)
 
     def _rank_of(self, part: int) -> int:
-        """Return the rank of a server that has a part. If none is known, ask the servers for their parts."""
+        """Return the rank of a server that has a part. If no such server is known, ask the servers for their parts."""
         check_int("PartitionClient", "part", part, 0, self.facts.num_parts - 1)
         if part in self._ranks:
             return self._ranks[part]
@@ -368,20 +368,20 @@ class PartitionClient:
         return answer
 
     def close(self) -> None:
-        """End all claims, as far as the servers answer within a second, and all connections and threads of this
-        process; may be called twice. The next request connects again, and for a minibatch creates its producer again.
+        """End all claims, as far as the servers answer within a second. Then end all connections and threads of this
+        process. May be called twice. A later request connects again, and `minibatch` creates its producer again.
         """
         global _default
         _default = None if _default is self else _default
         self._closed += 1  # first: requests in flight must not create a producer again
         claims, self._claims = self._claims, set()
-        with contextlib.suppress(RuntimeError):  # of a forked child, which has none
+        with contextlib.suppress(RuntimeError):  # a forked child has no connections
             wait([self._peers.submit(rank, self._destroying(rank, number)) for rank, number in claims], _FAREWELL_S)
         self._peers.close()
 
     def _type(self, is_node: bool, input_type: Any) -> Any:
         counts: Mapping[Any, int] = self.facts.num_nodes if is_node else self.facts.num_edges
-        if None in counts and input_type == (None, None):  # as PyG names an edge type where there are none
+        if None in counts and input_type == (None, None):  # PyG's edge type in a graph without types
             return None
         return type_in(_FETCH, "node" if is_node else "edge", input_type, counts)
 

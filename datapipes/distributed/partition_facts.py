@@ -1,4 +1,4 @@
-"""PartitionFacts: the facts that all parts of a partition share, and the handshake by which a server tells them."""
+"""PartitionFacts: the facts that all parts of a partition share. A server sends the facts in the handshake."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FeatureForms = Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, st
 
 @dataclass(frozen=True)
 class PartitionFacts(Identity):
-    """What all parts of a partition share. Two servers with equal facts give the same bits.
+    """What all parts of a partition share. Servers with equal facts give equal answers.
 
     Attributes:
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
@@ -47,7 +47,7 @@ class PartitionFacts(Identity):
         earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if the partition does
             not store them.
     Raises:
-        ValueError: The graph lacks the type of a feature, or `index_dtype` does not hold the ids.
+        ValueError: The graph lacks the type of a feature, or `index_dtype` is too small for the ids.
     """
 
     index_dtype: IndexDtype
@@ -84,15 +84,14 @@ def hello_to_message(meant: Meant) -> Message:
 
 
 def greeting_to_message(part: int, facts: PartitionFacts) -> Message:
-    """Return the answer with which the server of a part greets: the number of the part, and the facts."""
+    """Return the server's answer to the handshake: the id of its part, and the facts."""
     values = to_json(facts)
     values = {name: values[name] for name in _SENT if name in values}
     return Message(answer_header("hello", part=part, facts=values), {})
 
 
 def greeting_from_message(where: str, message: Message) -> tuple[int, PartitionFacts]:
-    """Return (number of the server's part, its facts) from the answer to the handshake. The caller must have compared
-    the versions.
+    """Return (part, facts) of the server from its answer to the handshake. The caller must have compared the versions.
 
     Raises:
         BadMessage: `message` is no answer to the handshake.

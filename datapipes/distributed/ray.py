@@ -1,5 +1,5 @@
-"""Run partition servers in a Ray cluster: an actor for each part or replica. Ray restarts actors that have ended, and
-clients find them wherever they start.
+"""Run partition servers in a Ray cluster, each in an actor. Ray restarts actors that have ended, and clients find them
+on any machine.
 
 `import datapipes.distributed.ray` needs no Ray; RayServers does (the extra [ray]).
 """
@@ -22,27 +22,28 @@ from datapipes.partition.native.native_book import open_book
 
 _WHERE = "RayServers"
 _NAMESPACE = "datapipes"  # of the actors' names in the cluster
-_ASK_S = 1.0  # for all replicas of a part to tell their addresses
+_ASK_S = 1.0  # in which all replicas of a part must tell their addresses
 _STOP_S = 5.0
 
 
 class RayServers(Resolver):
-    """Partition servers as actors, spread over the machines of the cluster. This is a Resolver, so pass it as the
-    namebook.
+    """Partition servers as actors, spread over the machines of the cluster. A RayServers is a Resolver, so pass it as
+    the namebook.
 
     Ray restarts a server that has ended, on its machine or another one, and clients find it: DistGraph.connect,
     `connect` and the producers of other servers ask the actors for their addresses. The workers of ray.train, and their
-    own worker processes, get this object by pickle. The actors end with `close`, with the context, or with the job.
+    own worker processes, get this object by pickle. The actors end at `close`, at the end of the `with` statement, or
+    with the Ray job.
 
     Args:
-        root: folder of the partition, or of a saved graph with `chains=True`; it must be on every machine that may run
-            a server.
-        parts: the parts to serve; by default all parts of the partition that `root` holds on this machine.
+        root: folder of the partition, or with `chains=True` of a saved graph. The folder must be on every machine that
+            may run a server.
+        parts: the parts to serve; by default all parts of the partition.
         replicas: number of servers of each part.
         name: name of these servers in the cluster, where several programs may have servers.
         tls: certificates of the servers and of their own requests; the files must be at these paths on every machine.
-        insecure: listen to other machines without TLS, if all of them are trusted. Without `tls` and `insecure`, only
-            their own machine can reach the servers, which is refused in a cluster of several machines.
+        insecure: listen to other machines without TLS, if all of them are trusted. Without `tls` and `insecure`, a
+            server listens only to its own machine; a cluster of several machines is then refused.
         timeout: seconds for Ray to place and start all servers.
         actor_options: further options of the actors, such as `num_cpus` (1), `resources` or `scheduling_strategy`
             ("SPREAD"); see ray.actor.
@@ -52,8 +53,8 @@ class RayServers(Resolver):
         ModuleNotFoundError: Ray is not installed.
         RuntimeError: This process is in no cluster: ray.init was not called.
         ValueError: An argument is not valid, or servers of this name are there already.
-        TimeoutError: The servers were not placed in time; the text has what the cluster offers.
-        The error with which a server cannot start, such as FileNotFoundError.
+        TimeoutError: The servers were not placed in time; the message lists the resources of the cluster.
+        The error of a server that cannot start, such as FileNotFoundError.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class RayServers(Resolver):
         except BaseException as error:
             self._kill()
             if isinstance(error, ray.exceptions.RayTaskError):
-                raise error.cause from error  # of the server
+                raise error.cause from error  # the server's own error
             if isinstance(error, ray.exceptions.GetTimeoutError):
                 raise TimeoutError(
                     f"{_WHERE}: {len(self._all())} servers were not placed within {timeout:g} s. The cluster has "
@@ -114,20 +115,20 @@ class RayServers(Resolver):
         ray = self._joined()
         questions = []
         for replica in range(self.replicas):
-            with contextlib.suppress(ValueError):  # it has ended for good
+            with contextlib.suppress(ValueError):  # the actor has ended for good
                 actor = ray.get_actor(self._name_of(part, replica), namespace=_NAMESPACE)
                 questions.append(actor.address.remote())
         answered, _ = ray.wait(questions, num_returns=len(questions), timeout=_ASK_S) if questions else ([], [])
         addresses = []
         for answer in answered:
-            with contextlib.suppress(Exception):  # it ends, or cannot start
+            with contextlib.suppress(Exception):  # the server is ending, or cannot start
                 addresses.append(ray.get(answer))
         return addresses
 
     def close(self) -> None:
         """Stop the servers, if this process has started them; may be called twice."""
         ray = needed("ray", "ray", _WHERE)
-        if os.getpid() != self._process or not ray.is_initialized():  # then they have ended with the job
+        if os.getpid() != self._process or not ray.is_initialized():  # then the job has ended the actors
             self._actors = []
         elif self._actors:
             with contextlib.suppress(Exception):  # the cluster has gone, or is another one
@@ -149,8 +150,8 @@ class RayServers(Resolver):
         return actor.remote(part, *arguments)
 
     def _joined(self) -> Any:
-        """Return the module ray, after connecting this process to the cluster if it is not; raise RuntimeError if it
-        was forked from a connected one.
+        """Connect this process to the cluster, if it is not connected yet, and return the module ray. Raise
+        RuntimeError if this process was forked from a connected process.
         """
         ray = needed("ray", "ray", _WHERE)
         if not ray.is_initialized():
@@ -187,7 +188,7 @@ def _amounts(resources: Mapping[str, float]) -> str:
 
 
 class _Server:
-    """The actor: a PartitionServer. If it ends, Ray makes it again."""
+    """The actor, which runs a PartitionServer. If the actor's process ends, Ray starts a new one."""
 
     def __init__(
         self, part: int, root: str, is_whole: bool, tls: TLSConfig | None, insecure: bool, options: dict[str, Any]

@@ -29,27 +29,27 @@ _NAME = "RemoteReceivingChannel"
 
 
 class RemoteReceivingChannel(ChannelBase):
-    """Receives the minibatches of a producer, epoch after epoch, from one or several servers that have it.
+    """Receives the minibatches of a producer, epoch after epoch, from one or several servers that have the producer.
 
-    Minibatches are requested by epoch and index, so none is lost or doubled: a request may be sent again, to another
-    server, too. Each of `world_size` clients gets the indices rank, rank + world_size, ...; they are not padded, so a
-    client may get one minibatch more than another.
+    A minibatch is requested by epoch and index. So a request can be sent again, also to another server, and no
+    minibatch is lost or doubled. Each of `world_size` clients gets the indices rank, rank + world_size, ... Nothing is
+    padded, so a client may get one minibatch more than another.
 
     The first `recv` begins an epoch. EndOfEpoch ends it; the next `recv` begins the next epoch.
 
     Args:
-        server_rank: the server, or a list of servers: they take turns, and one that gives no answer is left out for a
-            minute. The constructor creates the producer on servers where this client has not created it yet, and waits
-            for their answers until the deadline.
-        producer_id: the number from `create_producer`; for several servers also a list of these, all equal.
+        server_rank: rank of the server, or a list of ranks. Servers take turns; a server that gives no answer is left
+            out for a minute. The constructor creates the producer on servers where this client has not created it yet,
+            and waits for their answers until the deadline.
+        producer_id: the id that `create_producer` returned; for several servers also a list of ids, all equal.
         num_expected: number of messages after which an epoch ends for this client at the latest; None for no bound.
         prefetch_size: minibatches that are requested ahead from each server. No request is further ahead of the first
-            missing minibatch than the sum over all servers.
-        client: a PartitionClient that has created the producer; by default the one that `connect` made last.
-        in_order: whether messages come in the order of their indices; else as they arrive.
-        rank, world_size: the number of this client, and how many there are.
+            missing minibatch than `prefetch_size` times the number of servers.
+        client: a PartitionClient that has created the producer; by default the client that `connect` returned last.
+        in_order: True returns messages in the order of their indices, False in the order of arrival.
+        rank, world_size: the index of this client, and the number of clients.
     Raises:
-        TypeError, ValueError: An argument is not allowed; or servers have different producers, so different data.
+        TypeError, ValueError: An argument is not allowed; or the ids differ, since servers have different data.
         UnknownProducer: The client has no claim on the producer.
     """
 
@@ -92,7 +92,7 @@ class RemoteReceivingChannel(ChannelBase):
         Args:
             timeout: the most seconds to wait. None: only the client's deadline for a request bounds the wait.
         Raises:
-            EndOfEpoch: The epoch has ended. The next call begins the next one.
+            EndOfEpoch: The epoch has ended. The next call begins the next epoch.
             QueueTimeoutError: No message came within `timeout`; the next call goes on waiting.
             ServerUnavailable: No server answers any more; the next call asks again.
             ChannelClosed: The channel was closed.
@@ -102,7 +102,7 @@ class RemoteReceivingChannel(ChannelBase):
         ends = None if limit is None else time.monotonic() + limit
         with self._used(limit):
             dispatcher = self._begin()
-            self._refuse_closed()  # after the pool was made, which `close` wakes
+            self._refuse_closed()  # only now: a later `close` wakes the pool, which exists from here on
             try:
                 if self._num_delivered == self.num_expected:
                     raise StopIteration
@@ -136,11 +136,11 @@ class RemoteReceivingChannel(ChannelBase):
         raise TypeError(f"{_NAME}: it only receives; its messages are made by producers on servers.")
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the present epoch; answers that still come are dropped. Waits for a `recv` of another thread.
+        """Leave the present epoch, and drop answers that still come. If another thread is in `recv`, wait for its end.
 
         Args:
-            epoch: epoch of the next `recv`; by default the next epoch, or the present one if none of its minibatches
-                was requested.
+            epoch: epoch of the next `recv`. By default this is the epoch after the present epoch, or the present epoch
+                itself if `recv` was not called in it.
         """
         with self._using:
             following = self._epoch if self._dispatcher is None else self._epoch + 1
@@ -163,7 +163,7 @@ class RemoteReceivingChannel(ChannelBase):
         return 0 if dispatcher is None or pool is None else len(dispatcher) + pool.num_arrived
 
     def _begin(self) -> Dispatcher:
-        """Return the dispatcher of the present epoch; begin the epoch if it has none."""
+        """Return the dispatcher of the present epoch; begin the epoch if it has not begun."""
         if self._dispatcher is None:
             self._pool, calls = self._new_pool(), Calls(Numbering({}, None), NoClock())
             self._context = EpochContext(calls, Position(self._epoch))
@@ -195,7 +195,7 @@ def _late() -> QueueTimeoutError:
 
 
 def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, ...], int]:
-    """Return (server ranks, number of the producer that all of them have)."""
+    """Check the arguments and return (server ranks, producer id). The id must be the same on all servers."""
     many = [*ranks] if isinstance(ranks, (list, tuple)) else [ranks]
     numbers = [*ids] if isinstance(ids, (list, tuple)) else [ids] * len(many)
     for rank in many:

@@ -25,23 +25,24 @@ from datapipes.seeds.item_sampler import ItemSampler
 __all__ = ["RemoteSource"]
 
 _NAME = "remote_source"
-_LONG_S = 1e6  # each request has a deadline
+_LONG_S = 1e6  # no limit here, since each request has a deadline
 
 
 class RemoteSource(StreamStage):
-    """Stands for the chain `pipe`, whose minibatches servers make; stages chained after it run here.
+    """Takes the place of the chain `pipe`, whose minibatches servers make. Stages after a RemoteSource run here.
 
-    It has the seed, the length and the state of `pipe`, so a saved state of one can be loaded into the other. No stage
-    of `pipe` runs here, so all parts of its DistGraph may be behind servers. A DataLoader over it needs no workers: the
-    servers are its workers, with the channel's `prefetch_size` requests ahead. A server that is gone, or gives no
-    answer within the deadline, is left out for a minute, and its minibatches come from the others.
+    A RemoteSource has the seed, length and state of `pipe`, so a state that one of the two saved can be loaded into the
+    other. No stage of `pipe` runs here, so all parts of its DistGraph may be behind servers. The DataLoader needs no
+    workers: the servers are its workers, with the channel's `prefetch_size` requests ahead. A server that is gone, or
+    gives no answer within the deadline, is left out for a minute; other servers make its minibatches.
 
     Args:
         pipe: the chain that the producer was created from. It starts with an ItemSampler.
-        channel: a RemoteReceivingChannel of the producer. It gives the servers, `prefetch_size`, `in_order`, and `rank`
-            and `world_size`, by which ranks share the minibatches of an epoch; nothing is received from it.
+        channel: a RemoteReceivingChannel of the producer. Only its servers, `prefetch_size`, `in_order`, `rank` and
+            `world_size` are used, not its `recv`. Clients share the minibatches of an epoch by rank.
     Raises:
-        TypeError, ValueError: `channel` is no such channel, has `num_expected`, or has a producer of another chain.
+        TypeError, ValueError: `channel` is no RemoteReceivingChannel, has `num_expected`, or has a producer of another
+            chain.
         ServerUnavailable: While running, no server gave an answer within the deadline of the client.
     """
 
@@ -60,7 +61,7 @@ class RemoteSource(StreamStage):
                 "Leave it out."
             )
         graph: StageGraph[Stage] = StageGraph(pipe)
-        if isinstance(graph.seed_stage, ItemSampler):  # else a copy, over the seed stage of a loader or of this class
+        if isinstance(graph.seed_stage, ItemSampler):  # else a loader, or this class, has replaced the ItemSampler
             self._refuse_other(pipe, channel)
         if channel.world_size > 1 and not graph.find(_OfRank):
             graph = graph.replace_each(SeedStage, lambda old: _OfRank(old, channel))  # type: ignore[type-abstract]
@@ -83,7 +84,7 @@ class RemoteSource(StreamStage):
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         return Dispatcher(
-            self.channel._new_pool(),  # a pool for this epoch alone: another reader may be in its own
+            self.channel._new_pool(),  # for this epoch alone: other readers may be in other epochs
             context,
             StageGraph(self.source).seed_stage._indices,
             context.calls.numbering.of(self.source).waiting,
@@ -115,7 +116,7 @@ class RemoteSource(StreamStage):
 
 
 class _OfRank(SeedStage):
-    """The minibatches of `sampler` for one of several clients: the indices rank, rank + world_size, ...; not padded."""
+    """The minibatches of `sampler` for one of several clients: indices rank, rank + world_size, ..., not padded."""
 
     def __init__(self, sampler: SeedStage, channel: RemoteReceivingChannel) -> None:
         super().__init__()
@@ -152,7 +153,8 @@ class _OfRank(SeedStage):
 
 
 def _differences(described: Message, pipe: Stage) -> list[str]:
-    """Return how a chain differs from a described one, a text for each difference; names of objects do not matter.
+    """Return the differences between a described chain and the chain `pipe`, each as a text. Names of graphs, item sets
+    and stores are not compared.
 
     Raises:
         TypeError, ValueError: The chain has a stage that cannot be described.

@@ -1,5 +1,5 @@
-"""RowReader: rows of features of a graph in parts, from this process, its cache or other parts. It requests, gathers,
-places and counts them.
+"""RowReader: reads rows of features of a partitioned graph from the local part, from the cache and from other parts. It
+sends the requests, puts all rows in their places, and counts ids and bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datapipes.processes.sharing import Together
 
 
 class RowCounts:
-    """Counters in memory shared with worker processes, so that the process that made them sees the counts of all."""
+    """Counters in memory shared with worker processes, so that one process sees the counts of all processes."""
 
     NAMES = ("own", "cached", "asked", "requests", "received_bytes")
 
@@ -36,7 +36,7 @@ class RowCounts:
         (self._counters,) = zeros_together([((len(self.NAMES),), torch.int64)]) if counters is None else counters
 
     def add(self, **counts: int) -> None:
-        """Add `counts` to the counters of these names. Any thread and process may call this."""
+        """Add each of `counts` to the counter of its name. Any thread and process may call this."""
         _core.add_to(self._counters.numpy(), [counts.get(name, 0) for name in self.NAMES])
 
     def so_far(self) -> dict[str, int]:
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
     Attributes:
         places: int64 [n], positions of these ids among all ids of the Split, ascending.
-        rows: [n], the rows of these ids in a table, or the ids themselves if the rows are in another part.
+        rows: [n], index of each id's row in a table; the ids themselves if the rows are in another part.
     """
 
     places: Tensor
@@ -63,12 +63,12 @@ class Found(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Ids, divided by where their rows are; each id is in exactly one of the three.
+    """Ids, divided by where their rows are. Each id is in exactly one Found.
 
     Attributes:
         here: ids with rows in the local part's attributes.
         hot: ids with rows in the cache.
-        away: {part: ids with rows in that part}, parts ascending; only parts with ids.
+        away: {part: ids with rows in this other part}, parts ascending; a part without ids is left out.
     """
 
     here: Found
@@ -137,15 +137,15 @@ _NAME = "DistFeatureStore"
 
 
 class Wanted(NamedTuple):
-    """A feature, and the ids of the rows of it that are to be read.
+    """A feature, and the ids whose rows are to be read.
 
     Attributes:
         places: finds the rows of the feature's type.
         name: name of the feature.
         form: dtype and shape of a row.
         ids: int32 or int64 [n].
-        text: the feature, as an error names it.
-        out: memory for the rows, [n, *form.shape]; by default new memory.
+        text: what errors call the feature.
+        out: tensor for the rows, [n, *form.shape]; None for a new tensor.
     """
 
     places: IdPlaces
@@ -165,25 +165,25 @@ class _Group(NamedTuple):
 
 
 class Reading:
-    """One read of rows of several features. `begin` sends one request to each other part. Then, in any order,
-    `fill_here` gathers the rows of this process, and `put` places each answer that is not in place yet. After that
-    `outs` are complete.
+    """One read of rows of several features. First `begin` sends a request to each other part that has some of the rows.
+    Then `fill_here` gathers the rows of this process, and `put` places the rows of an answer, in any order. Call `put`
+    for each answer whose rows are not in place yet. After that `outs` are complete.
 
-    All three run kernels and block; any thread may call them, one at a time.
+    The three methods run kernels and block. Any thread may call them, one at a time.
 
     Attributes:
-        outs: the rows of each entry of `wanted`, in this order.
+        outs: the rows of each entry of `wanted`, in the order of `wanted`.
         sent: {future of an answer: the part that was asked}.
     """
 
     def __init__(self, peers: Peers, wanted: Sequence[Wanted], counts: RowCounts) -> None:
         self.wanted, self.peers, self._counts = wanted, peers, counts
-        # Not into memory of a caller, which must not change after an error.
+        # Not into a caller's tensor: after an error, when it must not change any more, rows may still arrive.
         self._on_arrival = all(feature.out is None for feature in wanted)
         self.outs: list[Tensor] = []
         self.sent: dict[Future[list[Tensor]], int] = {}
         self._groups: list[_Group] = []
-        self._asked: dict[int, list[tuple[int, Tensor]]] = {}  # part: (index into wanted, places of rows)
+        self._asked: dict[int, list[tuple[int, Tensor]]] = {}  # {part: [(index into wanted, places)]}
 
     def begin(self) -> None:
         """Split the ids and ask the other parts; return without waiting for them.
@@ -241,7 +241,7 @@ class Reading:
                     put_rows(out, split.hot.places, places.hot.tables[name], split.hot.rows, num_threads())
 
     def _taking(self, part: int) -> TakeRows | None:
-        """Return a function that places a part's rows as they arrive; None if they must come whole."""
+        """Return a function that places a part's rows as they arrive; None if the answer must be complete first."""
         if not self._on_arrival:
             return None
         targets = [(byte_rows(self.outs[number]), places.numpy()) for number, places in self._asked[part]]
@@ -256,11 +256,11 @@ class Reading:
         return take
 
     def is_in_place(self, future: Future[list[Tensor]]) -> bool:
-        """Return whether the rows of an answer were put in their places as they arrived."""
+        """Return whether the rows of an answer were put into `outs` as they arrived."""
         return self._on_arrival and len(future.result()) == 0
 
     def put(self, future: Future[list[Tensor]]) -> None:
-        """Put the rows of an answer in their places.
+        """Put the rows of an answer into `outs`.
 
         Raises:
             ValueError: The answer has other rows than were asked for.
@@ -297,7 +297,7 @@ class Reading:
 class RowReader:
     """Reads rows from the local part, from a cache, and from the other parts.
 
-    Several threads may use it at once, and worker processes get it without a copy of the cache.
+    Several threads may use a RowReader at once. Worker processes map the cache instead of copying it.
     """
 
     def __init__(self, graph: DistGraph, hot: HotRows) -> None:
@@ -315,7 +315,7 @@ class RowReader:
         hot = self.hot.tables.get(type_) if domain == "node" else None
         hot = None if hot is None or name not in hot.tables else hot
         key = domain, type_, hot is not None
-        # If two threads make one at once, both get the same.
+        # Two threads that make an IdPlaces at once get the same one.
         places = self._places.get(key) or self._places.setdefault(key, IdPlaces(self.graph, domain, type_, hot))
         form = self.graph.facts.features[domain, type_, name]
         return Wanted(places, name, form, check_index_tensor(text, "ids", ids), text, out)
@@ -336,7 +336,7 @@ class RowReader:
         await here_or_off_loop(reading.begin)
         try:
             await here_or_off_loop(reading.fill_here)
-            for future in await all_or_failed(reading.sent):  # `result` of a failed one raises
+            for future in await all_or_failed(reading.sent):  # `result` raises if the future has failed
                 if not reading.is_in_place(future):
                     await here_or_off_loop(reading.put, future)
         finally:

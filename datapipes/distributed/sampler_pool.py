@@ -1,4 +1,4 @@
-"""SamplerPool: a user's own loop, such as one that samples and sends, in processes that share the graph's memory."""
+"""SamplerPool: runs a user's own loop, for example sampling and sending, in processes that share the graph's memory."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ _LOOK_S = 0.1  # between two checks that the processes live
 
 
 class SamplerPool(ABC):
-    """Runs `worker` in processes forked from this one. They share its memory, so a graph is stored once. Write a
-    subclass that defines `worker`, as for DGL's class of this name.
+    """Runs `worker` in processes forked from this process. The processes share its memory, so a graph is stored once.
+    Write a subclass that defines `worker`, as for DGL's class of this name.
     """
 
     @abstractmethod
     def worker(self, args: Any) -> None:
-        """Do the work of one process. Torch uses one thread there until `worker` sets another number.
+        """Do the work of one process. Torch uses one thread in the process, until `worker` sets another number.
 
         Args:
-            args: the `args` of `start`; the same in all processes.
+            args: the argument `args` of `start`, in all processes.
         """
 
     def start(self, num_worker: int, args: Any = None) -> None:
         """Fork `num_worker` processes that run `worker(args)`, and return when all have ended.
 
-        If one fails, the others are ended, too. They also end with this process.
+        If one process fails, the others are ended. All of them end with this process.
 
         Args:
             num_worker: number of processes, 1 or more.
         Raises:
             ValueError: `num_worker` is not in its range.
             RuntimeError: This process has used CUDA or is connected to servers, which does not survive a fork.
-            PeerDied: A process ended before `worker` returned; it was killed, for example.
-            The error that `worker` raised, with its traceback as the cause; RemoteError for a type that this process
-            cannot make.
+            PeerDied: A process ended before `worker` returned; for example it was killed.
+            The error that `worker` raised, with the traceback as its cause; RemoteError if this process cannot make an
+            error of that type.
         """
         count = check_int(_WHERE, "num_worker", num_worker, 1)
         reason = why_not_to_fork()
@@ -80,7 +80,7 @@ class _Start(NamedTuple):
 
 
 class _Child(ChildProcess):
-    """A worker process, and what is known of its end."""
+    """A worker process, and whether and how it has ended."""
 
     def __init__(self, number: int, process: Any, pipe: Connection) -> None:
         super().__init__(process, pipe)
@@ -92,7 +92,7 @@ class _Child(ChildProcess):
 
     def listen(self) -> None:
         """Check whether the process has ended; raise its error if it has failed."""
-        has_ended = self.watch.has_ended()  # first: then the pipe holds all of its messages
+        has_ended = self.watch.has_ended()  # before the poll: a process that has ended sends no more
         said = b""
         with suppress(EOFError, OSError):
             if self.pipe.poll(0):
@@ -131,7 +131,7 @@ def _main(start: _Start) -> None:
     except SystemExit as ended:
         if ended.code in (None, 0):
             start.pipe.send_bytes(_DONE)
-        raise  # else the exit code tells
+        raise  # the exit code tells the parent
     except BaseException as error:
         with suppress(OSError):  # the parent has gone
             start.pipe.send_bytes(json.dumps(error_to_json(error)).encode())

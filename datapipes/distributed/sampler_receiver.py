@@ -41,25 +41,25 @@ from datapipes.minibatch import MiniBatch
 __all__ = ["SamplerReceiver"]
 
 _NAME = "SamplerReceiver"
-_MOST_UNREAD = 256 * 2**20  # bytes of all senders; a sender has its share, or one minibatch if that is larger
+_MOST_UNREAD = 256 * 2**20  # bytes of all senders; each has an equal share, or one minibatch if that is larger
 _MOST_BYTES = 2**31  # of one minibatch
-_MOST_WAITING = 4  # pushes of a sender: a repeated one, and those whose end is not known yet
+_MOST_WAITING = 4  # pushes of a sender at once: the current attempt, and attempts that the sender has given up
 _LOOK_S = 0.5
-_GONE_S = 4.0  # without a connection: a cut one is made again within a second
+_GONE_S = 4.0  # without a connection; a sender makes a cut connection again within a second
 _SILENT_S = 5  # of a machine, before its connections are ended
-_ROOM_S = 0.5  # a push waits for room, then its sender must push again
+_ROOM_S = 0.5  # for which a push waits for room; then the sender must push again
 _EACH_BYTES = 2**14  # memory of a minibatch or a signal besides tensors
 
 
 class SamplerReceiver:
     """Receives the minibatches of `num_sender` senders, which connect to it, in the order of arrival.
 
-    An epoch ends when each sender has signalled its end; iterate again for the next one. A sender that is ahead waits:
-    each has room for its share of 256 MB, or for one minibatch. When a sender closes, another one may take its place
-    and go on with the next epoch.
+    An epoch ends when each sender has signalled its end; iterate again for the next epoch. A sender that is ahead
+    waits: each sender has room for an equal share of 256 MB, or for one minibatch. When a sender closes, another sender
+    may take its place and go on with the next epoch.
 
-    No seed decides the order of arrival, and there is no state to resume from. With a RemoteSource the
-    seed decides, and there is a state.
+    The order of arrival does not follow from a seed, and there is no state to resume from. A RemoteSource has both: an
+    order that follows from the seed, and a state.
 
     Args:
         graph: the graph of the minibatches; senders that name another graph are refused. None accepts all.
@@ -70,7 +70,7 @@ class SamplerReceiver:
         insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
         TypeError, ValueError: An argument is not valid.
-        OSError: The receiver cannot listen on the address: another one does, or the address is not of this machine.
+        OSError: The receiver cannot listen on the address: it is in use, or is not an address of this machine.
         TimeoutError: Not all senders came in time.
         ImportError: pyarrow is not installed.
     """
@@ -114,9 +114,10 @@ class SamplerReceiver:
         """Return the next minibatch of the epoch.
 
         Raises:
-            StopIteration: All senders have signalled its end. The next call begins the next epoch.
-            PeerDied: A sender ended in the middle of an epoch; the text names it. Earlier calls have returned all its
-                minibatches. Another sender may take its place and end the epoch; the next call waits for that.
+            StopIteration: All senders have signalled the end of the epoch. The next call begins the next epoch.
+            PeerDied: A sender ended in the middle of an epoch; the text names the sender. Earlier calls have returned
+                all its minibatches. The next call goes on; the epoch ends when another sender has taken the place and
+                signalled the end.
             QueueTimeoutError: No minibatch came in time; the text names the late senders. The next call goes on.
             ChannelClosed: The receiver was closed.
         """
@@ -142,15 +143,16 @@ class SamplerReceiver:
 
 
 class _Place:
-    """The place of one sender at a time. When a sender has left, the next one in its place goes on with the epoch after
-    the last that was signalled.
+    """One of the `num_sender` places of a receiver; a place has one sender at a time. When the sender has left, the
+    next sender in the place goes on after the last epoch whose end was signalled.
 
     Attributes:
         peers: the sender's connections.
-        next: number of the sender's next push.
-        items: what was not received yet: (number of arrival; a minibatch, None for a signal, or an error; bytes).
-        signals: number of signals pushed by all senders that had the place.
-        epoch: number of signals taken from `items`.
+        next: index of the sender's next push.
+        items: the pushes that `next` has not returned yet, [(index of arrival, item, bytes)]. An item is a minibatch,
+            None for a signal, or the error of a lost sender.
+        signals: how many signals all senders in this place have pushed.
+        epoch: how many signals were taken from `items`.
         is_whole: whether the sender's last push ended an epoch.
     """
 
@@ -166,7 +168,7 @@ class _Place:
 
 
 class _Senders:
-    """All senders of a receiver, as a service for Flight; any thread may call it."""
+    """All senders of a receiver, as a service for Flight. Any thread may call its methods."""
 
     def __init__(self, count: int, fingerprint: str | None) -> None:
         self.places, self.epoch = [_Place() for _ in range(count)], 0
@@ -215,7 +217,7 @@ class _Senders:
         """Take a JoinRequest or a PushRequest of a sender. See flight_server.PutService.
 
         Raises:
-            BadRequest: The message is neither of them, or a push comes too early.
+            BadRequest: The message is no such request, or a push comes before an earlier one.
             OtherPartition: The sender has another version, or another graph.
             UnknownSender: The sender has no place here.
             NoRoom: There is no room for the push yet.
@@ -271,7 +273,7 @@ class _Senders:
                 free = [place for place in self.places if not place.is_here]
                 if not free:
                     raise Unavailable(f"{_NAME}: all {len(self.places)} senders are there already.")
-                place = min(free, key=lambda place: place.signals)  # whose epoch is needed first
+                place = min(free, key=lambda place: place.signals)  # in the earliest epoch
                 place.enter(request)
             place.is_here, place.gone_since = True, None
             place.peers.add(peer)
@@ -331,7 +333,7 @@ class _Senders:
         self._arrivals += 1
 
     def _lose(self, place: _Place) -> None:
-        """Record that a sender has ended. In the middle of an epoch, `next` raises PeerDied after its minibatches."""
+        """Record that a sender has ended. If its epoch is incomplete, `next` raises PeerDied after its minibatches."""
         place.is_here = False
         if place.is_whole:
             return
@@ -382,10 +384,10 @@ def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> co
 
 
 def _close(process: int, made: contextlib.ExitStack) -> None:
-    if os.getpid() == process:  # else this process was forked, and the server is the parent's
+    if os.getpid() == process:  # a forked process must leave the parent's server alone
         made.close()
 
 
 def _read_to_the_end(batches: Iterable[Any]) -> None:
-    for _ in batches:  # or the sender would meet a closed stream
+    for _ in batches:  # else the sender gets an error from a closed stream
         pass

@@ -52,8 +52,8 @@ class JoinRequest:
 
     Attributes:
         sender: a secret that identifies the sender.
-        number: number of the next push.
-        name: name of the sender in messages.
+        number: index of the next push.
+        name: what error messages call the sender.
         fingerprint: digest of the sampled graph; None if the sender names no graph.
     """
 
@@ -66,8 +66,8 @@ class JoinRequest:
 
 @dataclass(frozen=True)
 class PushRequest:
-    """The next push of a sender: a minibatch, whose tensors the message carries; the end of the sender's epoch; or the
-    end of the sender.
+    """The next push of a sender. `what` is MINIBATCH, whose tensors are in the message; SIGNAL, the end of the sender's
+    epoch; or LEAVE, the end of the sender.
     """
 
     kind = "push"
@@ -79,28 +79,28 @@ class PushRequest:
 # --- the sender
 
 _NAME = "SamplerSender"
-MOST_PENDING = 4  # minibatches that a sender holds for a receiver
+MOST_PENDING = 4  # pushes that wait in a sender for one receiver
 _ABANDON_S = 1.0  # for a push that is under way
 _LEAST_S = 10.0  # for a push that need not wait for room
-_BEAT_S = 1.0  # less than the time after which a receiver takes a sender without a connection for dead
+_BEAT_S = 1.0  # well below _GONE_S, after which a receiver considers a sender without a connection dead
 _EXIT_PRIORITY = 100  # before other finalizers of multiprocessing
 
 
 class SamplerSender:
-    """Sends minibatches to receivers, each over a connection of its own, and signals the ends of epochs.
+    """Sends minibatches to receivers, with a connection to each receiver, and signals the ends of epochs.
 
-    `send` returns at once while few minibatches wait to be sent; do not change their tensors any more. A cut connection
-    is made again, and no minibatch is lost or doubled. The receiver takes minibatches in the order of arrival: no seed
-    decides which of several senders is next, and there is no state to resume from. With a RemoteSource the
-    seed decides, and there is a state.
+    `send` only waits if 4 pushes to the receiver are not finished yet. Do not change the tensors of a minibatch after
+    `send`. A cut connection is made again, and no minibatch is lost or doubled. With several senders, the order of
+    arrival does not follow from a seed, and there is no state to resume from. A RemoteSource has both: an order that
+    follows from the seed, and a state.
 
-    A sender may end, or be collected, without `close`: earlier minibatches are delivered first. If some came after its
-    last `signal`, the receiver then raises an error, since the epoch is not whole.
+    A sender may end, or be garbage-collected, without `close`: earlier minibatches are delivered first. If minibatches
+    follow its last `signal`, the receiver then raises an error, since the epoch is incomplete.
 
     Args:
-        namebook: {recv_id: "host:port"}, or the path of a JSON file of this form.
-        graph: the sampled graph; receivers that name a graph too refuse another one.
-        timeout: seconds to wait for a receiver to be there, in the constructor, and later for it to have room.
+        namebook: {recv_id: "host:port"}, or the path of a JSON file with such a dict.
+        graph: the sampled graph. A receiver with another graph refuses this sender. None: receivers do not check.
+        timeout: seconds to wait in the constructor until each receiver runs, and later until a receiver has room.
         tls: the certificates of this side; needed if other machines can reach one of the addresses.
         insecure: allow other machines without TLS, if all of them are trusted.
     Raises:
@@ -148,14 +148,14 @@ class SamplerSender:
             raise
 
     def send(self, nodeflow: MiniBatch, recv_id: int) -> None:
-        """Send a minibatch to a receiver; return when few others wait to be sent there.
+        """Hand a minibatch over for sending to a receiver. If 4 pushes to the receiver are unfinished, wait first.
 
         Raises:
             TypeError: `nodeflow` is no MiniBatch.
             ValueError: There is no such receiver.
             QueueTimeoutError: The receiver had no room within `timeout`. The minibatch was not sent; the sender stays
                 usable.
-            ServerUnavailable: The receiver has ended, or gave no answer, for this or an earlier minibatch.
+            ServerUnavailable: The receiver has ended or gave no answer to an earlier push.
             ChannelClosed: The sender was closed.
         """
         if not isinstance(nodeflow, MiniBatch):
@@ -166,7 +166,7 @@ class SamplerSender:
         self._stream(recv_id).push(MINIBATCH, nodeflow.to_message())
 
     def signal(self, recv_id: int) -> None:
-        """Tell a receiver that this sender's epoch is complete; later minibatches belong to the next one.
+        """Tell a receiver that this sender's epoch is complete; later minibatches belong to the next epoch.
 
         Raises:
             The errors of `send`.
@@ -174,9 +174,9 @@ class SamplerSender:
         self._stream(recv_id).push(SIGNAL)
 
     def close(self) -> None:
-        """Wait until all is delivered, and end the connections. May be called twice.
+        """Wait until all minibatches are delivered, then end the connections. May be called twice.
 
-        If `signal` has not ended this sender's last epoch, this call ends it.
+        If `signal` has not ended this sender's last epoch, this call ends the epoch.
 
         Raises:
             ServerUnavailable: A receiver has ended before it took all minibatches.
@@ -216,7 +216,7 @@ class SamplerSender:
 
 
 def fingerprint_of(where: str, graph: Any) -> str | None:
-    """Return the digest of a graph, None for None; raise TypeError for anything else."""
+    """Return the digest of `graph`; None if it is None. Raise TypeError if it is neither a Graph nor None."""
     if graph is not None and not isinstance(graph, Graph):
         raise TypeError(f"{where}: graph must be a graph or None, got {shown(graph)} ({type(graph).__name__}).")
     return None if graph is None else graph.digest()
@@ -232,15 +232,15 @@ class _Stream:
         self._name = f"process {os.getpid()} of {socket.gethostname()}"[:MOST_NAME]
         self._changed = threading.Condition()
         self._pending: deque[tuple[str, Message]] = deque()  # the first is under way
-        self._next = self._sent = 0  # numbers of pushes
+        self._next = self._sent = 0  # indices of pushes
         self._is_whole = False  # whether all epochs that were begun have ended
         self._is_asking = self._is_closed = False
         self._failure: BaseException | None = None
         self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, kind="receiver", requests=1)
 
     def join(self) -> Future[None]:
-        """Connect to the receiver, and wait for it if it does not run yet; return a future of that at once. Later
-        requests do not wait for a receiver that is gone.
+        """Let a thread connect to the receiver, and wait for a receiver that does not run yet. Return a future at once,
+        which ends when the connection is made. Later requests do not wait for a receiver that is gone.
         """
         joined = self.remote.submit(lambda send: None)  # connecting is enough
         limits = Limits(max(self._timeout, _LEAST_S), may_return=False)
@@ -261,16 +261,16 @@ class _Stream:
             self._add(kind, tensors)
 
     def beat(self) -> None:
-        """If no push is under way, send a sign of life. If the connection was cut, that makes it again."""
+        """If no push is under way, send a sign of life, which also makes a cut connection again."""
         with self._changed:
             if not (self._is_asking or self._is_closed or self._failure):
                 self._ask(self._joining())
 
     def close(self, *, leaves: bool = True) -> BaseException | None:
-        """Deliver the waiting pushes, then say that this sender ends; return the error if that fails.
+        """Deliver the waiting pushes, then push LEAVE. Return the error if this fails, else None.
 
         Args:
-            leaves: whether to say so also in the middle of an epoch, so that the receiver raises no error.
+            leaves: whether to push LEAVE also in the middle of an epoch, so that the receiver raises no error.
         """
         with self._changed:
             if not self._is_closed and self._failure is None and (leaves or self._is_whole):
@@ -313,7 +313,7 @@ class _Stream:
             if self._pending and message is self._pending[0][1] and not isinstance(error, NoRoom):
                 kind, _ = self._pending.popleft()
                 self._sent += 1
-                error = None if kind == LEAVE else error  # a receiver that has all may end first
+                error = None if kind == LEAVE else error  # a receiver with all minibatches may end first
             if error is not None and not isinstance(error, NoRoom):
                 self._failure = self._failure or error
             if self._pending and self._failure is None:

@@ -1,4 +1,4 @@
-"""Servers as the workers of a dispatcher: they are asked for minibatches of a producer by epoch and index."""
+"""Servers as the workers of a dispatcher, which asks them for minibatches of a producer by epoch and index."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SILENT_S = 60.0  # a server without an answer is left out for this time, if ther
 
 
 class SilentServers:
-    """The servers that gave no answer lately. They are left out while there are others.
+    """The servers that gave no answer lately. They are left out while there are other servers.
 
     Args:
         deadline: seconds after which a request without an answer ends.
-        name: the owner of the servers, for the log.
+        name: the user of the servers, for the log.
     """
 
     def __init__(self, servers: Sequence[int], deadline: float, name: str) -> None:
@@ -31,12 +31,12 @@ class SilentServers:
         self._silent: dict[int, float] = {}  # {server: since when}
 
     def answering(self) -> list[int]:
-        """Return the servers to ask: all except the silent ones, or all servers if all are silent."""
+        """Return the servers to ask: the servers that are not silent, or if all are silent, all servers."""
         return [server for server in self._servers if server not in self.silent] or [*self._servers]
 
     @property
     def silent(self) -> set[int]:
-        """The servers of which a request ended without an answer within the last SILENT_S seconds."""
+        """The servers that have left a request unanswered within the last SILENT_S seconds."""
         now = time.monotonic()
         return {server for server, since in [*self._silent.items()] if now - since < SILENT_S}
 
@@ -62,7 +62,7 @@ class SilentServers:
         self._silent = {}
 
     def remove(self, server: int) -> None:
-        """Record that a server gave an answer, so that it can stand in for servers that fall silent later."""
+        """Record that a server gave an answer. The server can then stand in for servers that fall silent later."""
         self._silent.pop(server, None)
 
 
@@ -75,11 +75,11 @@ class _Asked(NamedTuple):
 
 
 class ServerPool(Pool):
-    """The servers of a producer; for one reader and one epoch.
+    """The servers of a producer, for one reader and one epoch.
 
-    A server that gives no answer does not count as a worker's death, for which a minibatch could be blamed; the least
-    busy server takes its place for a while. No request waits for a server that is gone while there are others. If no
-    server is left, `receive` raises ServerUnavailable.
+    A server without an answer is not treated as a dead worker, since no minibatch is to blame. The least busy of the
+    other servers takes its place for a while. While there are other servers, no request waits for a server that is
+    gone. If no server is left, `receive` raises ServerUnavailable.
     """
 
     where = "remote_source"
@@ -121,7 +121,7 @@ class ServerPool(Pool):
             task, answer = done
             asked = self._asked.get(task)
             if asked is None or asked.answer is not answer:
-                continue  # retried meanwhile
+                continue  # the task was given again meanwhile
             del self._asked[task]
             error = answer.exception()
             if not isinstance(error, ServerUnavailable):

@@ -28,14 +28,14 @@ class Pem(NamedTuple):
 
 @dataclass(frozen=True)
 class TLSConfig:
-    """Mutual TLS: each side shows its own certificate, and accepts only those that the authority has signed.
+    """Mutual TLS: each side shows its own certificate, and accepts only certificates that the authority has signed.
 
-    The files are read when a server starts, and at each new connection of a client, so a renewed certificate is used
-    from then on. They are PEM.
+    The files are PEM. A server reads them when it starts, a client at each new connection; from then on a renewed
+    certificate is used.
 
     Attributes:
         cert: path of this side's certificate, followed by intermediate certificates, if any.
-        key: path of its private key, without a password.
+        key: path of the private key of `cert`, without a password.
         ca: path of the certificate of the authority that signs the other side's certificates.
     """
 
@@ -59,11 +59,11 @@ class TLSConfig:
         return Pem(*(_read(where, name, Path(getattr(self, name))) for name in Pem._fields))
 
     def checked(self, where: str) -> Pem:
-        """Return the same as `read`, and check that the files can be used: a handshake would not say why it fails.
+        """Return the result of `read`, after a check that the files can be used. A failed handshake gives no reason.
 
         Raises:
             OSError: A file cannot be read; the message names it.
-            ValueError: As `read`; or a file holds something else, or certificate and key do not belong together.
+            ValueError: As in `read`; a file has no certificate or key; or certificate and key do not belong together.
         """
         pem = self.read(where)
         for name in ("cert", "ca"):

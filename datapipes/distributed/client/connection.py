@@ -31,15 +31,16 @@ def server_name(kind: str, number: int, place: Address | Replicas) -> str:
 
 
 class Connection:
-    """One channel to a server, with a TCP connection of its own. The constructor does not connect; requests do.
+    """One channel to a server, with a TCP connection of its own. The first request connects, not the constructor.
 
     Many threads may ask at once.
 
     Args:
         connect_s: seconds that connecting may take, TLS included.
     Attributes:
-        in_flight, retired, greeted: number of requests in flight, whether new requests must not use it, and the time of
-            the handshake. Connections writes all three.
+        in_flight: how many requests are in flight. The class Connections writes this and the next two attributes.
+        retired: whether new requests must not use this connection.
+        greeted: time.monotonic() at the handshake.
     """
 
     def __init__(self, where: str, address: Address, tls: TLSConfig | None, connect_s: float) -> None:
@@ -69,7 +70,7 @@ class Connection:
             sink: takes the tensors of the answer as they arrive; see from_batches.
 
         Raises:
-            The error that the server sent, in its type; the text begins with part and address.
+            The error that the server sent, with its type; the text begins with the part and the address.
             pyarrow.flight.FlightError: No answer came; see retry.py.
             BadMessage: The answer is no message.
             OtherPartition: The server speaks another version.
@@ -109,8 +110,8 @@ class Connection:
 
 
 class PushConnection(Connection):
-    """A connection for requests that send data: each is a call with one stream, and the answer only says that the
-    server took it.
+    """A connection for requests that send data. Each request is a call with one stream, and the answer only says that
+    the server took the request.
     """
 
     def ask(self, request: Message, timeout: float, most_bytes: int = 0, sink: Sink | None = None) -> Message:
@@ -130,15 +131,15 @@ class PushConnection(Connection):
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Free a piece of memory once: from then on glibc reuses freed pieces up to that size.
+    """Free a piece of memory once. From then on glibc keeps freed pieces up to that size and uses them again.
 
-    Otherwise gRPC takes fresh memory for each answer, which costs as much time as receiving.
+    Otherwise gRPC would take fresh memory for each answer, which costs as much time as receiving the answer.
     """
     np.empty(_KEPT_BYTES, dtype=np.uint8)
 
 
 class _Chunks:
-    """The batches of an answer. Tracebacks hold this object, so `end` drops the stream."""
+    """The batches of an answer. Tracebacks keep this object alive, so `end` drops the stream."""
 
     reader: Any = None
 
@@ -157,7 +158,7 @@ class _Chunks:
 class Connections:
     """At most `most` connections, made when they are needed. A stalled connection delays only its own requests.
 
-    While there is no connection, one thread connects and the others wait for the result, so that not all threads
+    While there is no connection, one thread connects and the other threads wait for the result. So not all threads
     connect at once to a server that comes back.
 
     Args:
@@ -200,7 +201,7 @@ class Connections:
         return self._opened(ends)
 
     def _waited(self, ends: float) -> BaseException | None:
-        """Wait until an attempt to connect has ended; return the failure of the last one, if any."""
+        """Wait until an attempt to connect has ended. Return the failure of the last attempt, None if it succeeded."""
         before = self._attempts
         self._waiting += 1
         try:
@@ -235,7 +236,7 @@ class Connections:
             del failure
 
     def give_back(self, connection: Connection, *, renew: bool) -> None:
-        """Take a connection back. With `renew` no other request gets it, and it is closed after its last request."""
+        """Take a connection back. With `renew` also retire it: no new request uses it; its last request closes it."""
         with self._changed:
             connection.in_flight -= 1
             if renew and not connection.retired:
@@ -246,7 +247,7 @@ class Connections:
             connection.close()
 
     def leave(self, address: Address) -> None:
-        """Retire the connections to an address: no request gets them again; each is closed after its last request."""
+        """Retire the connections to an address: no new request uses them; each is closed after its last request."""
         self._retire(lambda connection: connection.address == address)
 
     def close(self) -> None:

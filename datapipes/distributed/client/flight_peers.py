@@ -26,26 +26,27 @@ from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import AnswerTooLarge, OtherPartition
 
 MOST_BYTES = 2**31  # of one answer; servers send less
-WHAT = ("part", "server")  # the kind of the numbers, without and with `by_rank`
+WHAT = ("part", "server")  # what a key of `addresses` identifies, without and with `by_rank`
 
 _WHERE = "FlightPeers"
 _Answer = TypeVar("_Answer")
 
 
 class FlightPeers:
-    """Parts behind servers. Building it starts nothing; a process connects to a server on its first request.
+    """Parts behind servers. Building a FlightPeers starts nothing; the first request to a server connects to it.
 
     A worker process gets a copy without connections. A process has up to 4 connections and 16 requests in flight to
-    each server, and a waiting thread for each request; `close` ends them, and so does the end of the process.
+    each server, and a waiting thread for each request. `close` ends connections and threads; so does the end of the
+    process.
 
     Args:
         addresses: {part: addresses of its servers}.
         facts: must equal the facts of the servers; a server with other facts is refused at the handshake.
         tls: the certificates of this side; None for no TLS.
-        deadline: seconds for each request in all; until then it is retried where that can help.
-        may_return: whether requests wait for a server that is gone; else they fail at once.
-        by_rank: whether the keys of `addresses` are numbers of servers, which may have any part, instead of parts.
-        again: returns the present addresses of a part; called when none of its servers can be reached.
+        deadline: seconds for each request, retries included. A request is retried if a retry can help.
+        may_return: True lets requests wait for a server that is gone; False lets them fail at once.
+        by_rank: False: the keys of `addresses` are parts. True: the keys are ranks of servers, which may have any part.
+        again: function (part) -> its present addresses. It is called when no server of the part can be reached.
     Raises:
         ImportError: pyarrow is not installed.
     """
@@ -61,10 +62,10 @@ class FlightPeers:
         by_rank: bool = False,
         again: Callable[[int], Replicas] | None = None,
     ) -> None:
-        arrow_flight(_WHERE)  # here rather than in a worker
+        arrow_flight(_WHERE)  # raise here rather than in a worker
         self.by_rank, self.again = by_rank, again
         self.addresses, self.facts, self.tls, self.limits = dict(addresses), facts, tls, Limits(deadline, may_return)
-        # {process id: its remote parts, and the finalizer that ends them}; at most one is of this process.
+        # {process id: ({part: RemotePart}, finalizer that ends them)}. A forked child also has its parent's entry.
         self._by_process: dict[int, tuple[dict[int, RemotePart], weakref.finalize[..., FlightPeers]]] = {}
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
@@ -81,8 +82,8 @@ class FlightPeers:
     def close(self) -> None:
         """End all connections and threads of this process; may be called twice. The next request connects again.
 
-        Requests in flight end with an error, or with their answer. If their server stands still, this call waits for
-        them, at most about two thirds of the deadline.
+        Requests in flight end with an error, or with their answer. If a server stands still, this call waits for its
+        requests, at most about two thirds of the deadline.
         """
         entry = self._by_process.pop(os.getpid(), None)
         if entry is not None:
@@ -94,21 +95,21 @@ class FlightPeers:
         `send(request, most_bytes)` returns the answer. Requests may be sent again, so they must be idempotent.
 
         Args:
-            waits: whether to wait for a server that is gone, if `may_return` allows it.
+            waits: whether to wait for a server that is gone. Without `may_return` no request waits.
         """
         refuse_forked(_WHERE)
         return self._remote_part(part).submit(attempt, waits=waits)
 
     def _remote_part(self, part: int) -> RemotePart:
-        """Return this process's RemotePart for `part`. It must not refer to this object, which would then never be
-        collected.
+        """Return this process's RemotePart for `part`. A RemotePart must not refer to this FlightPeers, which would
+        then never be garbage-collected.
         """
         pid = os.getpid()
         if (entry := self._by_process.get(pid)) is None:
             added: dict[int, RemotePart] = {}
-            # It also runs before the interpreter ends, so that no thread is left inside the library.
+            # The finalizer also runs before the interpreter ends, so that no thread is left inside the library.
             end = weakref.finalize(self, _close_all, pid, added)
-            # Atomic, so it needs no lock, which a fork could leave taken.
+            # setdefault is atomic. A lock could stay taken for ever in a forked child.
             entry = self._by_process.setdefault(pid, (added, end))
             if entry[1] is not end:  # another thread was first
                 end.detach()
@@ -176,8 +177,8 @@ _Whole = TypeVar("_Whole")
 
 
 def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Whole]) -> Future[_Whole]:
-    """Return a future that ends after all pieces: with `join(answers)`, or with the error of the first piece, in their
-    order, that failed.
+    """Return a future that ends after all `pieces` have ended: with `join(answers)`, or if pieces have failed, with the
+    error of the first of these in the order of `pieces`.
     """
     whole: Future[_Whole] = Future()
     whole.set_running_or_notify_cancel()

@@ -25,14 +25,14 @@ from datapipes.distributed.wire.refusals import OtherPartition
 
 
 class Places:
-    """The servers of one part, in the order in which they are tried. Any thread may use it.
+    """The servers of one part, in the order in which they are tried. Any thread may call the methods.
 
-    The first choice follows from a hash of this process and the address, so clients spread over replicas.
+    The order follows at first from hashes of this process and each address, so clients spread over replicas.
 
     Args:
         again: returns the present addresses, or raises; called when no server can be reached. None: servers never move.
     Attributes:
-        complaint: why `again` failed the last time, a sentence for errors.
+        complaint: why the last call of `again` failed, a sentence for errors; "" if it did not fail.
     """
 
     def __init__(self, replicas: Replicas, again: Callable[[], Replicas] | None = None) -> None:
@@ -42,11 +42,11 @@ class Places:
         self._have_answered: set[Address] = set()
 
     def connect(self, connect: Callable[[Address, float], Connection], timeout: float) -> Connection:
-        """Return a connection to the first server that accepts one; each gets its share of the time.
+        """Return a connection to the first server that accepts one. Each attempt gets a share of the time.
 
         Raises:
-            Moved: Another program answers at an address where a server of this part had answered; `again` may find it.
-            The first failure that no retry can mend, or else the last failure.
+            Moved: Another program answers where a server of this part had answered. `again` may find the server.
+            The first failure that no retry can mend, or if there is none, the last failure.
         """
         ends, tried = time.monotonic() + timeout, list[Address]()
         while waiting := [address for address in self.all() if address not in tried]:
@@ -89,7 +89,7 @@ class Places:
             return
         try:
             replicas = self._again()
-        except BaseException as error:  # of a user's resolver: only the waiting caller can be told
+        except BaseException as error:  # of a user's Resolver; the waiting caller gets it as text
             self.complaint = f" The resolver was asked again: {type(error).__name__}: {text_of(error)}"
             return
         self.complaint = ""
@@ -110,17 +110,17 @@ _Answer = TypeVar("_Answer")
 
 CONNECTIONS = 4  # to one server
 REQUESTS = 16  # to one server at a time; more wait for a thread
-# An attempt may take a third of the deadline, so that a stalled one leaves time for another. After a timeout the next
-# attempt has all the time left, for an answer that takes long.
+# An attempt may take a third of the deadline, so that a stalled attempt leaves time for another. After a timeout the
+# next attempt has all the time left, in case the answer takes long.
 TRIES = 3
-OUTAGE_S = 2.0  # time without an answer until the log says so
-PROBE_S = 1.0  # to find out whether anything listens
+OUTAGE_S = 2.0  # without an answer, before the log says so
+PROBE_S = 1.0  # for a probe whether anything listens
 _STARTED_BY = {
     "part": "datapipes serve ROOT --part {part} --address {address}",
     "server": "datapipes serve ROOT --address {address}",
     "receiver": 'SamplerReceiver(graph, "{address}", num_sender)',
 }
-MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; an abandoned channel stays for this time
+MOST_CONNECT_S = 5.0  # for the handshakes of TCP and TLS; an abandoned channel stays open for as long
 
 
 class Limits(NamedTuple):
@@ -128,7 +128,7 @@ class Limits(NamedTuple):
 
     Attributes:
         deadline: seconds in all, from the call to the answer or the error.
-        may_return: whether to wait for a server that is gone, since it may be started again at its address.
+        may_return: whether a server that is gone may be started again at its address, so that requests wait for it.
     """
 
     deadline: float
@@ -141,7 +141,7 @@ class Limits(NamedTuple):
 
     @property
     def last_s(self) -> float:
-        """Seconds that an attempt may take after another one has timed out."""
+        """Seconds that an attempt may take after another attempt has timed out."""
         return self.deadline - self.attempt_s
 
     @property
@@ -160,14 +160,14 @@ class RemotePart:
     """One part behind a server. Nothing starts before the first request; after `close` no request can be sent.
 
     Args:
-        part: the number of the part, server or receiver; see `kind`.
+        part: the id of a part, the rank of a server, or the id of a receiver; see `kind`.
         replicas: the addresses of its servers.
-        connect: makes a connection to an address, the handshake included, within the given seconds, or raises.
+        connect: function (address, seconds) -> connection, handshake included; raises if this takes longer or fails.
         again: returns the present addresses, see Places.
-        kind: what `part` is the number of: "part", "server" or "receiver".
-        requests: how many requests may be in flight; with 1 they keep their order.
+        kind: what `part` identifies: "part", "server" or "receiver".
+        requests: how many requests may be in flight. With 1, requests keep their order.
     Attributes:
-        limits: may be changed between requests.
+        limits: the time limits of requests; may be replaced between requests.
     """
 
     def __init__(
@@ -193,10 +193,10 @@ class RemotePart:
         """Let a thread call `attempt(send)` until it has an answer, or until the deadline; return at once.
 
         Args:
-            waits: whether to wait for a server that is gone; else the request fails at once if nothing listens.
+            waits: True waits for a server that is gone; False lets the request fail at once if nothing listens.
 
-        The future ends within the deadline: with the answer, with ServerUnavailable, or with the error of the server,
-        whose text begins with the part and the address.
+        The future ends within the deadline: with the answer, with ServerUnavailable, or with the error that the server
+        sent. The text of such an error begins with the part and the address.
         """
         future: Future[_Answer] = Future()
         begun = time.monotonic()
@@ -225,7 +225,7 @@ class RemotePart:
         self._connections.close()
 
     def close(self, wait_s: float | None = None) -> None:
-        """End all threads and connections; requests in flight end with an error, or with an answer that comes in time.
+        """End all threads and connections. Requests in flight end with an error, or with an answer that comes in time.
 
         Args:
             wait_s: seconds to wait for the requests in flight; by default as long as an attempt may take.
@@ -245,7 +245,7 @@ class RemotePart:
             except Exception as failure:
                 verdict, error = judge(self.where, failure)
             if verdict.slow and limit < self.limits.attempt_s and failures.count > 0:
-                break  # the deadline cut it short: the failure before it tells more
+                break  # the deadline cut this attempt short: its failure says less than the last one
             if failures.add(verdict, error):
                 raise error
             is_lost = failures.greeted is None and not waits
@@ -274,7 +274,7 @@ class RemotePart:
         except Exception as failure:
             verdict = verdict_on(failure)
             renew = verdict.renew
-            # The right server had greeted; gRPC has reconnected since.
+            # The right server answered the handshake; since then gRPC has connected to another program or server.
             if verdict is STRANGER or isinstance(failure, OtherPartition):
                 renew = True
                 raise Moved(reason(failure)) from failure
@@ -305,7 +305,7 @@ class RemotePart:
 
 
 class Outage:
-    """Writes a line to the log when a server has not answered for a while, and another when it answers again.
+    """Writes a line to the log when a server has not answered for a while, and another line when it answers again.
 
     Args:
         where: the part and its address.
@@ -341,8 +341,8 @@ class Outage:
 class Threads:
     """At most `most` threads of one name, which run calls in the order given.
 
-    They are daemons: an idle thread does not keep the process alive. Call `close` before the interpreter ends if a
-    thread may be inside a library.
+    The threads are daemons: an idle thread does not keep the process alive. Call `close` before the interpreter ends if
+    a thread may be inside a library.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -354,10 +354,10 @@ class Threads:
         self._closed = False
 
     def run(self, work: Callable[[], None]) -> bool:
-        """Let a thread call `work`, which must not raise; return whether it will. It will not after `close`.
+        """Let a thread call `work`, which must not raise, and return True. After `close`, return False without a call.
 
         Raises:
-            RuntimeError: There is no thread, and none can be started; `work` is not called.
+            RuntimeError: There is no thread yet, and none can be started; `work` is not called.
         """
         with self._changed:
             if self._closed:
@@ -374,12 +374,14 @@ class Threads:
         return True
 
     def close(self, timeout: float) -> bool:
-        """Finish the calls, end all threads and wait for those except the calling one; return whether they ended."""
+        """Finish the calls and end all threads. Wait up to `timeout` seconds for all threads but the calling thread;
+        return whether these have ended.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         ends = time.monotonic() + timeout
-        # A thread that calls this ends when it returns.
+        # If one of the threads calls this method, that thread ends after the call.
         others = [thread for thread in self._threads if thread is not threading.current_thread()]
         for thread in others:
             thread.join(max(ends - time.monotonic(), 0.0))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from datapipes.base.checks import one_line
 from datapipes.base.errors import RemoteError, add_note, text_of
 
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.02, 0.25  # a server that is back is found within the longer one
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.02, 0.25  # a server that is back is found within MOST_PAUSE_S
 FEW = 2  # retries of a failure that may be a permanent bug
 
 
@@ -20,15 +20,15 @@ class Verdict(NamedTuple):
     """What follows from the failure of an attempt.
 
     Attributes:
-        most: number of retries; None for as many as the deadline allows. A failure that the connection may have caused
-            counts only if the connection was opened, handshake included, after the previous failure. If no connection
+        most: number of retries; None for as many as the deadline allows. With `of_connection`, a failure counts only if
+            its connection was opened, handshake included, after the previous failure of a connection. If no connection
             can be opened, the server is away, and only the deadline ends the retries.
-        renew: whether the next attempt makes a new channel, since gRPC waits longer and longer before an old one
-            reconnects.
-        raised: type of the caller's error after the retries; None for the failure itself.
-        why: the reason in words, part of the text of an error of the type `raised`.
+        renew: whether the next attempt makes a new channel; gRPC waits longer and longer before it reconnects an old
+            channel.
+        raised: type of the error that the caller gets after the retries; None: the caller gets the failure itself.
+        why: the reason in words, for the text of an error of the type `raised`.
         of_connection: whether the connection may have caused the failure.
-        slow: whether the attempt failed only since its time ran out; the next attempt has all the time left.
+        slow: whether the attempt failed only because its time ran out. The next attempt then has all the time left.
     """
 
     most: int | None
@@ -40,13 +40,13 @@ class Verdict(NamedTuple):
 
 
 class Moved(Exception):  # no error: the request is retried
-    """Another program answers at the address of a server, which may be elsewhere by now."""
+    """Another program answers at the address of a server; the server may have another address by now."""
 
 
 RESET = Verdict(FEW, True, RemoteError, "the stream was reset, the server died, or no partition server is there", True)
 FULL = Verdict(None, False, None, "the server answers, but is full or stops")
 STRANGER = Verdict(0, True, ConnectionError, "what listens there is no partition server")
-# By class name, so that pyarrow need not be imported. The first class or base in the table counts.
+# {class name: Verdict}; names, so that pyarrow need not be imported. The first class in the failure's __mro__ decides.
 TABLE = {
     "FlightUnavailableError": Verdict(None, True, None, "no connection: the server is away, or the network cut it"),
     "FlightTimedOutError": Verdict(
@@ -67,9 +67,11 @@ TABLE = {
     "FlightError": RESET,
     "ArrowException": RESET,
 }
-# By its text: pyarrow has no class for it. The connection is good; the server has no thread or memory for a request.
+# A part of the text, since pyarrow has no class for this failure. The connection is good; the server has no thread or
+# memory for a request.
 EXHAUSTED = "resource exhausted"
-# By its text: gRPC has no code for it. The other side's refusal of our certificate looks like a cut connection.
+# A part of the text, since gRPC has no code for this failure. If the other side refuses our certificate, the failure
+# looks like a cut connection instead.
 HANDSHAKE = "handshake failed"
 NOT_TRUSTED = Verdict(FEW, True, PermissionError, "TLS: the other side has no certificate of our authority, or no TLS")
 FINAL = Verdict(0, False, None, "an answer: the request is wrong, or the answer does not fit it")
@@ -113,7 +115,7 @@ class Failures:
         count: number of failures.
         slow: whether the last failure was a timeout on a connection that had been opened.
         last: the text of the last failure.
-        greeted: time.monotonic() at the handshake of the latest attempt's connection; None if it got no connection.
+        greeted: time.monotonic() at the handshake of the latest attempt's connection; None if there was no connection.
     """
 
     def __init__(self) -> None:
@@ -123,7 +125,7 @@ class Failures:
         self._when = -math.inf  # time of the last failure of a connection
 
     def add(self, verdict: Verdict, error: Exception) -> bool:
-        """Record the failure of an attempt; return whether the request must not be retried."""
+        """Record the failure of an attempt. Return True if the request must not be retried."""
         self.count, self.slow, self.last = self.count + 1, verdict.slow and self.greeted is not None, reason(error)
         if verdict.of_connection:
             counts = self.greeted is not None and self.greeted > self._when

@@ -1,7 +1,7 @@
 """Requests about chains as messages, and their answers: create a producer, make a minibatch, end or list claims. A
 claim is a server's record that a client uses a producer.
 
-A minibatch travels as its `to_message()`; an error of a stage takes its place, with its traceback.
+A minibatch travels as its `to_message()`. If a stage raised an error, the error travels instead, with its traceback.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class CreateRequest:
 
     Attributes:
         client: a secret that identifies the client.
-        chain: the header of the chain's description; the tensors of the description are those of the message.
-        worker_key: a name by which clients agree on one chain; or None.
-        num_workers: number of worker processes wanted.
+        chain: the header of the chain's description. The tensors of the description are the tensors of the message.
+        worker_key: a name under which clients share one chain; or None.
+        num_workers: how many worker processes the client wants.
     """
 
     kind = "producer"
@@ -67,7 +67,7 @@ class MinibatchRequest:
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """Say that the client no longer uses the producer, so that its claim ends."""
+    """End the client's claim on the producer: the client no longer uses it."""
 
     kind = "destroy_producer"
     client: Token
@@ -84,7 +84,7 @@ class ListRequest:
 
 @dataclass(frozen=True)
 class Created:
-    """What a client needs to know of a producer on which it has a claim.
+    """What a server tells a client about a producer on which the client has a claim.
 
     Attributes:
         worker_key: the key that this client gave.
@@ -106,7 +106,7 @@ class Listed:
 
 
 class Made(NamedTuple):
-    """What a producer made: a minibatch, None if a stage has dropped it, or the error of a stage."""
+    """What a producer made: a minibatch or the error of a stage. Both are None if a stage dropped the minibatch."""
 
     minibatch: MiniBatch | None
     error: Exception | None = None
@@ -165,7 +165,7 @@ def made_to_message(request: MinibatchRequest, made: Made) -> Message:
 
 
 def made_from_message(where: str, message: Message, request: MinibatchRequest) -> Made:
-    """Return what the answer to `request` holds; an error in it gets a note that names the server.
+    """Return the Made in the answer to `request`. An error in the answer gets a note that names the server.
 
     Raises:
         BadMessage: The message does not answer the request.
@@ -190,7 +190,7 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
 
 
 def minibatch_of(where: str, name: str, tensors: Any) -> MiniBatch:
-    """Return the minibatch that `tensors` hold; raise BadMessage if they hold none. Errors call the tensors `name`."""
+    """Return the minibatch in `tensors`; raise BadMessage if there is none. Errors call the tensors `name`."""
     try:
         return MiniBatch.from_message(tensors)
     except (ValueError, TypeError, LookupError) as error:

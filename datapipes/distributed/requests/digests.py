@@ -1,5 +1,5 @@
-"""DigestRequest: digests of the times and weights of a part. Their sums over the parts are the digests of the whole
-graph, so a saved state of a sampler fits both.
+"""DigestRequest: digests of the times and weights of a part. Their sums over all parts are the digests of the whole
+graph, so the saved state of a sampler fits both the whole graph and its partitions.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Digests = list[list[str] | None]
 @dataclass(frozen=True)
 class DigestRequest(Request[Digests]):
     """Ask for digests of the times or weights of the part's in-edges. The answer is a list with an entry for each of
-    `edge_types`: a list of digests (see sum_of_digests), or None if there is nothing to read.
+    `edge_types`: a list of digests (see sum_of_digests). None: drawing from this edge type reads no values.
 
     Attributes:
-        edge_types: each once, in sorted order.
-        choice: how in-edges are drawn, which says what values are read.
+        edge_types: distinct edge types, in sorted order.
+        choice: how in-edges are drawn, and so what values are read.
     """
 
     kind, things = "digest", "digests"
@@ -69,7 +69,7 @@ def joined_digests(where: str, edge_types: Sequence[Any], answers: Sequence[Dige
     """Return {edge type: the sums, over all parts, of the digests that the parts answered}.
 
     Raises:
-        ValueError: Some parts have values to read, and others have none.
+        ValueError: Parts answered different numbers of digests for an edge type.
     """
     return {
         edge_type: _sum(where, edge_type, of_parts)

@@ -1,7 +1,8 @@
 """DrawRequest: one hop of one minibatch, asked of the owners of its nodes.
 
-Each hop sends a request to each part, so only the lists of the header are read by base/records.py. As one record, a
-request would take 5 us more to write than its 5 to 10 us, and 6 us more to read than its 16 to 38 us.
+Each hop sends a request to each part, so speed matters here: base/records.py reads only the lists in the header. A
+request takes 5 to 10 us to write and 16 to 38 us to read. If base/records.py read it as one record, writing would take
+5 us more, and reading 6 us more.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class Draw(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The in-edges drawn for rows. The first rows are the nodes of the request's first draw, in their order; then come
-    the nodes of the next draw, and so on.
+    """The drawn in-edges, row by row. A row has the in-edges of one node: first come the nodes of the request's first
+    draw, in their order, then the nodes of the next draw, and so on.
 
     Attributes:
         indptr: int64 [number of rows + 1], where the edges of each row begin.
         neighbors: [indptr[-1]], ids of the sources, of the graph's `index_dtype`.
-        edge_ids: int64 [indptr[-1]]; None if they were not asked for.
+        edge_ids: int64 [indptr[-1]]; None if the request did not ask for edge ids.
     """
 
     indptr: Tensor
@@ -83,8 +84,8 @@ class DrawRequest(Request[Drawn]):
         draws: in sorted order of the edge types; each draws for all of `ids[destination type]`.
         replace: whether to draw with replacement.
         edge_ids: whether the answer has the ids of the edges.
-        streams: the stream of the random key for each id, uint32, {destination type: [n]}; None: all have stream 0.
-        times: the time of each id, int64, {destination type: [n]}; only where in-edges are drawn by time.
+        streams: {destination type: uint32 [n]}, the stream of the random key for each id. None: stream 0 for all ids.
+        times: {destination type: int64 [n]}, the time of each id. None: in-edges are not drawn by time.
         choice: how in-edges are drawn.
     """
 
@@ -139,7 +140,7 @@ class DrawRequest(Request[Drawn]):
         return self._num_bytes(facts, num_edges)
 
     def _num_bytes(self, facts: PartitionFacts, num_edges: Callable[[Draw, int], int]) -> int:
-        """Return the bytes of the answer. `num_edges(draw, number of nodes)` returns how many in-edges a draw gives."""
+        """Return the bytes of the answer. `num_edges(draw, number of nodes)` tells how many in-edges a Draw yields."""
         edge_bytes = facts.index_dtype.itemsize + (_INT64_BYTES if self.edge_ids else 0)
         rows = self._rows()
         num_edges_all = sum(num_edges(draw, num_rows) for draw, num_rows in zip(self.draws, rows, strict=True))
@@ -148,7 +149,7 @@ class DrawRequest(Request[Drawn]):
     def _rows(self) -> list[int]:
         """Return the number of rows of each draw in the answer."""
         counts = {node_type: ids.shape[0] for node_type, ids in self.ids.items()}
-        return [counts.get(ends_of(draw.edge_type)[1], 0) for draw in self.draws]  # a server names missing ids
+        return [counts.get(ends_of(draw.edge_type)[1], 0) for draw in self.draws]  # `_check` refuses missing ids
 
     # --- its pieces
 
@@ -157,7 +158,7 @@ class DrawRequest(Request[Drawn]):
         return sum(ids.shape[0] for ids in self.ids.values())
 
     def some(self, begin: int, end: int) -> DrawRequest:
-        """Return the same request for the ids from `begin` to `end`, counted over all node types."""
+        """Return this request for the ids `begin` to `end` - 1 only. Positions go through all node types in order."""
         cut, before = {}, 0
         for node_type, ids in self.ids.items():
             cut[node_type] = slice(max(begin - before, 0), max(end - before, 0))
@@ -236,7 +237,7 @@ class DrawRequest(Request[Drawn]):
 
     @staticmethod
     def answer_columns(answer: Drawn) -> dict[str, Tensor]:
-        """Return {name: tensor} with "indptr", "neighbors", and "edge_ids" if they were asked for."""
+        """Return {name: tensor} of "indptr", "neighbors" and, if the answer has edge ids, "edge_ids"."""
         return {name: value for name, value in answer._asdict().items() if value is not None}
 
     def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Drawn:

@@ -1,11 +1,11 @@
 """Request: one kind of question to the owner of a part; each kind is a class in a module of its own.
 
 The class holds all code of its kind: the request and its answer, their messages, the bytes of an answer, the cutting of
-a large request and the joining of its answers, and the answering by a part. Client and server know no kinds: they call
-the class. `server/service.py` lists the kinds that a server answers.
+a large request and the joining of its answers, and the answering by a part. Client and server call the class, and have
+no code of their own for a kind. `server/service.py` lists the kinds that a server answers.
 
-Requests are idempotent: asked again, also after a restart of the server, they give the same bits. Ids are global: they
-number the nodes and edges of the whole graph. In a graph without types the one node type and the one edge type is None.
+Requests are idempotent: a request that is sent again, also after a restart of the server, gets the same answer. Ids are
+global: ids of nodes and edges of the whole graph. In a graph without types the node type and the edge type are None.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ GoOn = Callable[[], None]  # called while a part works on an answer; may raise, 
 class Request(ABC, Generic[Answer]):
     """One kind of request: a frozen dataclass. A Tensor field travels as a column of ids, int32 or int64 [n], named
     "ids.0", "ids.1", ...; all other fields are in the header, by their annotations (base/records.py). `__post_init__`
-    refuses fields that contradict each other by a ValueError. DigestRequest and EdgesRequest travel so; DrawRequest and
-    RowsRequest, whose ids are several columns by type, define their messages themselves.
+    raises ValueError if fields contradict each other. DigestRequest and EdgesRequest travel this way. DrawRequest and
+    RowsRequest have several columns of ids, by type, and define their messages themselves.
 
     Attributes:
         kind: name of this kind of request on the wire.
@@ -59,12 +59,12 @@ class Request(ABC, Generic[Answer]):
         """Return the answer of a part.
 
         Raises:
-            IndexError: A node or an edge is not the part's; the message names the first one.
+            IndexError: The part does not have a node or an edge; the message names the first such id.
             ValueError, TypeError, KeyError: There is no such type or attribute.
         """
 
     def answered_by_graph(self, where: str, graph: LocalGraph) -> Answer:
-        """Return the answer of a server that has a whole graph; raise BadRequest if only parts answer this kind."""
+        """Return the answer of a server that has a whole graph. Raise BadRequest if only parts answer this kind."""
         raise BadRequest(f"{where}: has no part; it makes minibatches of chains only. Serve a partition.")
 
     # --- its size
@@ -74,8 +74,8 @@ class Request(ABC, Generic[Answer]):
         return {}
 
     def num_bytes(self, facts: PartitionFacts, most: int) -> int | None:
-        """Return an upper bound of the answer's bytes; None if only the part can tell whether they are within `most`,
-        see `counted_bytes`.
+        """Return an upper bound of the answer's bytes. None: only the part can tell whether the answer has at most
+        `most` bytes, see `counted_bytes`.
         """
         return sum(bytes_of(shape, dtype) for dtype, shape in self.answer_forms(facts).values())
 
@@ -93,7 +93,7 @@ class Request(ABC, Generic[Answer]):
         return next((ids.shape[0] for ids in self._columns()), 0)
 
     def some(self: Kind, begin: int, end: int) -> Kind:
-        """Return the same request for the ids from `begin` to `end`."""
+        """Return this request for the ids at positions `begin` to `end` - 1 only."""
         _, names = _header_and_columns(type(self))
         return replace(self, **{name: getattr(self, name)[begin:end] for name in names})  # type: ignore[type-var]
 
@@ -104,11 +104,11 @@ class Request(ABC, Generic[Answer]):
         return [self.some(begin, begin + most_ids) for begin in range(0, self.num_ids, most_ids)]
 
     def pieces(self: Kind, facts: PartitionFacts) -> list[Kind]:
-        """Return the requests that are sent in place of this one, in order; at least one."""
+        """Return the requests that are sent in place of this request, in order; at least one."""
         return self.cut(MOST_IDS)
 
     def halves(self: Kind, facts: PartitionFacts) -> list[Kind]:
-        """Return requests that each ask for half of the answer or less, in order; only one if it cannot be cut."""
+        """Return requests for about half of the answer each, or less, in order; [self] if no cut is possible."""
         return self.cut(max(-(-self.num_ids // 2), 1))
 
     def joined(self, pieces: Sequence[Any], answers: Sequence[Answer]) -> Answer:
@@ -150,22 +150,23 @@ class Request(ABC, Generic[Answer]):
 
     @staticmethod
     def answer_columns(answer: Any) -> dict[str, Tensor]:
-        """Return the tensors of an answer, by the names that they have on the wire."""
+        """Return {name on the wire: tensor} of an answer."""
         raise NotImplementedError
 
     def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Answer:
         """Return the answer in a message.
 
         Raises:
-            BadMessage: The message does not answer this request: other columns, dtypes or lengths, impossible values.
+            BadMessage: The message does not answer this request: columns, dtypes or lengths differ from the expected
+                ones, or values are impossible.
         """
         forms = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in message.tensors.items()}
         self.check_forms(where, forms, facts)
         return self.answer_of(where, message.tensors)
 
     def answer_of(self, where: str, columns: dict[str, Tensor]) -> Answer:
-        """Return the answer in `columns`, whose names, dtypes and shapes were checked. Raise BadMessage if values are
-        impossible.
+        """Return the answer in `columns`, after `check_forms` has checked names, dtypes and shapes. Raise BadMessage if
+        values are impossible.
         """
         raise NotImplementedError
 

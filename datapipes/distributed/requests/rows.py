@@ -1,5 +1,5 @@
-"""RowsRequest: rows of features, asked of the owners of the nodes or edges. The rows can be put in place as they
-arrive.
+"""RowsRequest: rows of features, asked of the owners of the nodes or edges. The client can put the rows in their places
+as they arrive.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from datapipes.partition.native.part import Part
 
 ANSWER_BYTES = 64 * 2**20  # of the rows of one request, about
 
-# Takes rows of an answer as they arrive: the number of the tensor in the answer, the index in it of the first of these
-# rows, and their bytes, uint8 [n, bytes of a row], which are valid during the call only. Rows may come more than once,
-# if the request is asked again; the calls come from several threads.
+# Takes rows of an answer as they arrive. Arguments: index of the tensor in the answer; index of the first row in the
+# tensor; the bytes of the rows, uint8 [n, bytes of a row], valid only during the call. Rows may come again if the
+# request is repeated. Several threads make the calls.
 TakeRows = Callable[[int, int, Tensor], None]
 
 
@@ -34,9 +34,9 @@ class Rows(NamedTuple):
 
     Attributes:
         domain: "node" or "edge".
-        type: a node type or edge type, or None.
+        type: a node type or edge type; None in a graph without types.
         names: names of the features.
-        ids: int32 or int64 [n]: nodes that the part owns, or edge ids of edges into such nodes; repeats are allowed.
+        ids: int32 or int64 [n]: nodes that the part owns, or ids of edges into nodes that it owns. Repeats are allowed.
     """
 
     domain: str
@@ -45,13 +45,13 @@ class Rows(NamedTuple):
     ids: Tensor
 
     def row_bytes(self, facts: PartitionFacts) -> int:
-        """Return the bytes of the rows of all `names` at one id; features that the part lacks count 0."""
+        """Return how many bytes the rows of all `names` at one id have. A feature that the part lacks has 0 bytes."""
         forms = [facts.features.get((self.domain, self.type, name)) for name in self.names]
         return sum(form.num_bytes for form in forms if form is not None)
 
 
 class _Wanted(NamedTuple):
-    """What the header says of one Rows."""
+    """The fields of one Rows that travel in the header."""
 
     domain: Annotated[str, one_of("node", "edge")]
     type: AnyType
@@ -74,7 +74,7 @@ class RowsRequest(Request[list[Tensor]]):
     of the first of `rows`, then of the second, and so on.
 
     Attributes:
-        take: called with the rows as they arrive; then the answer is []. The message of the request leaves it out.
+        take: function that is called with the rows as they arrive; the answer is then []. It stays on the client.
     """
 
     kind, things = "rows", "rows"

@@ -1,17 +1,18 @@
 """Admission: how many requests are worked on at once, who is next, and how many bytes of answers may be in flight.
 
-Turns go by connection: by host, eight trainers of one machine would share one turn. Waiting requests are taken from
-connection to connection, so a busy connection does not delay the others.
+A thread that is free takes one request from the next connection, so a busy connection does not delay the others.
+Connections take turns rather than hosts, since eight trainers on one machine would share the turn of their host.
 
-The bytes of an answer count from before it is made until it is sent or dropped. A client that reads slowly holds at
-most its own share of the bytes, or one answer if that is larger; its further requests wait while requests of others are
-worked on. One trainer has several connections, which may all stop reading; so a host has a share too, one half, and
-never keeps other hosts from their answers.
+The bytes of an answer count from before the answer is made until it is sent or dropped. A client that reads slowly has
+at most its own share of the bytes, or one answer if that is larger; its further requests wait while requests of other
+clients are worked on. One trainer has several connections, which may all stop reading. So a host has a share too, one
+half, and never keeps other hosts from their answers.
 
-Later requests do not overtake a request that waits for bytes, or small ones would keep a large one waiting for ever.
-Only owners that hold few bytes overtake it (an owner is one client, with all its connections), within bytes reserved
-for such owners: on each host a sixteenth above its half, and the last sixteenth of all. So a slow reader of large
-answers does not hold up readers of small ones.
+Later requests do not overtake a request that waits for bytes, or small requests would keep a large one waiting for
+ever. The exception are requests of owners with few bytes. An owner is a PartitionClient with all its connections, or a
+connection of any other client. Such requests may overtake, within bytes reserved for such owners: a sixteenth above the
+half of each host, and the last sixteenth of all bytes. So a slow reader of large answers does not hold up readers of
+small answers.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import Unavailable
 
 CLIENTS_SHARE = 16  # a client holds at most 1/CLIENTS_SHARE of the bytes in flight, or one answer
-HOSTS_SHARE = 2  # all clients of a host; an answer has at most a quarter, so it always fits
-KEPT_SHARE = 16  # 1/KEPT_SHARE of the bytes is kept for owners that hold at most that, the new answer included
+HOSTS_SHARE = 2  # 1/HOSTS_SHARE for all clients of a host; an answer has at most a quarter, so it always fits
+KEPT_SHARE = 16  # 1/KEPT_SHARE is reserved for owners that hold at most 1/KEPT_SHARE, the new answer included
 
 
 def host_of(client: str) -> str:
-    """Return the host of a client, which gRPC names "ipv4:HOST:PORT"."""
+    """Return "ipv4:HOST" of a client, which gRPC names "ipv4:HOST:PORT"; likewise with IPv6."""
     return client.rpartition(":")[0] or client
 
 
-_ALL = ""  # in place of a host
-NumBytes = int | Callable[[], int]  # bytes of an answer; a function returns how many are expected at present
+_ALL = ""  # in place of a host: all hosts together
+NumBytes = int | Callable[[], int]  # bytes of an answer, or a function that returns how many are expected now
 
 
 class Hold:
-    """The bytes of one answer in flight. They count until `release`."""
+    """The bytes of one answer in flight. The bytes count until `release`."""
 
     def __init__(self, admission: Admission, client: str, owner: str, num_bytes: int) -> None:
         self.client, self.owner, self.num_bytes, self._admission = client, owner, num_bytes, admission
@@ -52,7 +53,7 @@ class Hold:
             self._admission._recount(self, num_bytes)
 
     def release(self) -> None:
-        """Count the bytes no longer. May be called more than once."""
+        """End the counting of the bytes. May be called more than once."""
         self.is_released = True
         self._admission._recount(self, 0)
 
@@ -72,7 +73,7 @@ class _Task:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the answer is expected to have, as far as is known now."""
+        """How many bytes the answer is expected to have now; later calls may expect another number."""
         return self._num_bytes if isinstance(self._num_bytes, int) else self._num_bytes()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -89,9 +90,9 @@ class Admission:
         where: the server, for messages.
         concurrency: how many requests are worked on at once.
         max_waiting: how many requests may wait.
-        max_bytes: how many bytes of answers may be in flight; at least as many as the largest answer has.
-        spare: how many requests more are worked on at once if their owners have no other request in work, so that long
-            requests of one owner do not hold up another.
+        max_bytes: how many bytes of answers may be in flight; no less than the bytes of the largest answer.
+        spare: how many requests beyond `concurrency` are worked on, if their owners have no other request in work. So
+            long requests of one owner do not hold up another owner.
     """
 
     def __init__(self, where: str, concurrency: int, max_waiting: int, max_bytes: int, spare: int = 0) -> None:
@@ -99,7 +100,7 @@ class Admission:
         self._concurrency = concurrency
         self._working: Counter[str] = Counter()  # requests by owner
         self._changed = threading.Condition()
-        self._queues: dict[str, deque[_Task]] = {}  # in the order in which clients are next; none is empty
+        self._queues: dict[str, deque[_Task]] = {}  # in the order of turns; no queue is empty
         self._held: dict[str, int] = {}  # bytes by client
         self._held_by_hosts: dict[str, int] = {}
         self._held_by_owners: dict[tuple[str, str], int] = {}  # by host and owner
@@ -122,10 +123,10 @@ class Admission:
 
         Args:
             client: name of the connection.
-            num_bytes: bytes of the answer; with 0 the request waits for no bytes. If the result is a Message, its real
-                bytes replace them.
-            is_cancelled: says whether the client no longer waits.
-            owner: the client that has this connection, and maybe others; by default the connection counts as one owner.
+            num_bytes: bytes of the answer; with 0 the request waits for no bytes. If the result is a Message, its
+                `num_bytes` is counted from then on.
+            is_cancelled: returns whether the client no longer waits.
+            owner: the client that has this connection and maybe more connections; by default the connection itself.
         Raises:
             Unavailable: Too many requests wait, the server stops, or the client has gone.
             Exception: The error of `work`.
@@ -145,8 +146,8 @@ class Admission:
         return task.result, task.hold
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests, wait up to `grace_s` seconds until earlier ones are answered and the answers sent, then
-        refuse those that still wait. Return whether all were answered and sent in time.
+        """Refuse new requests. Wait up to `grace_s` seconds until earlier requests are answered and the answers sent,
+        then refuse the requests that still wait. Return whether all requests were answered and sent in time.
         """
         with self._changed:
             self._is_closing = True
@@ -175,8 +176,8 @@ class Admission:
         self.num_waiting += 1
 
     def _make_room(self, task: _Task) -> None:
-        """Refuse the latest request of the client with the most waiting requests. If that is `task` itself, raise
-        Unavailable.
+        """Make room for `task`: refuse the latest request of the client with the most waiting requests. Raise
+        Unavailable if `task` itself would be that request.
         """
         full = Unavailable(f"{self.where}: the server is full: {self.num_waiting} requests wait. Ask later.")
         longest = max(self._queues.values(), key=len, default=deque())
@@ -198,7 +199,7 @@ class Admission:
                 self.num_working -= 1
                 self._working -= Counter([task.owner])
                 self._changed.notify_all()
-            del task  # with its result, while this thread waits for the next one
+            del task  # or this thread would keep its result while it waits for the next task
 
     def _work_on(self, task: _Task) -> None:
         try:
@@ -240,7 +241,7 @@ class Admission:
         return task
 
     def _recount(self, hold: Hold, num_bytes: int) -> None:
-        # The garbage collector may call this, in any thread, which may hold the lock already.
+        # The garbage collector may call this in any thread, also in a thread that holds the (reentrant) lock.
         with self._changed:
             more, hold.num_bytes = num_bytes - hold.num_bytes, num_bytes
             self._count(hold.client, hold.owner, more)
@@ -262,18 +263,18 @@ def _add(held: dict[Any, int], name: Any, num_bytes: int) -> None:
 
 
 class _Room:
-    """Checks waiting requests one after another: may the answer of each have its bytes, on its host and in all?
+    """Checks waiting requests one after another: is there room for the bytes of the answer, on its host and in all?
 
-    One object is for one round over the requests: it remembers where an earlier request waits for bytes.
+    A _Room is for one round over the requests: it remembers where an earlier request waits for bytes.
     """
 
     def __init__(self, admission: Admission) -> None:
         self._all, self._kept = admission, admission.max_bytes // KEPT_SHARE
         self._waited_for: set[str] = set()  # hosts, or _ALL, where an earlier request waits
-        self._kept_waited_for: set[str] = set()  # where a request of an owner that holds little waits too
+        self._kept_waited_for: set[str] = set()  # where an earlier request of an owner with few bytes waits
 
     def is_for(self, task: _Task, wanted: int) -> bool:
-        """Return whether `task` may have `wanted` bytes. If not, only owners that hold few bytes overtake it."""
+        """Return whether `task` may have `wanted` bytes. If not, only owners with few bytes may overtake it."""
         of_all, host = self._all, host_of(task.client)
         is_little = of_all._held_by_owners.get((host, task.owner), 0) + wanted <= self._kept
         most, on_host = of_all.max_bytes // HOSTS_SHARE, of_all._held_by_hosts.get(host, 0)

@@ -1,5 +1,5 @@
-"""The server's end of Arrow Flight. A service has one method: DoGet takes a request as a ticket and answers with a
-stream; DoPut takes a request as a stream, and its answer only says that the request was taken.
+"""The server's end of Arrow Flight. A service serves one of two Flight methods. DoGet takes a request as a ticket and
+answers with a stream. DoPut takes a request as a stream, and its answer only says that the request was taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GetService(Protocol):
         Args:
             peer: name of the client's connection.
             ticket: the request.
-            is_cancelled: says whether the client no longer waits.
+            is_cancelled: returns whether the client no longer waits.
         """
 
 
@@ -43,8 +43,8 @@ class PutService(Protocol):
     """A service for DoPut."""
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take the request that `schema` and `batches` hold, and read `batches` to their end. An error that this raises
-        is sent to the client.
+        """Take the request in `schema` and `batches`, and read `batches` to the end. An error that this raises is sent
+        to the client.
 
         Args:
             peer: name of the client's connection.
@@ -52,8 +52,8 @@ class PutService(Protocol):
 
 
 def flight_server(where: str, service: GetService | PutService, address: Address, pem: Pem | None) -> Any:
-    """Start a Flight server and return it. Its `port` is the port it listens on, which the system chose if `address`
-    has port 0. End it by `close_flight_server`.
+    """Start a Flight server and return it. The server listens on its `port`, which the system chose if `address` has
+    port 0. End the server with `close_flight_server`.
 
     Raises:
         OSError: The server cannot listen on `address`; the message names the address.
@@ -78,7 +78,7 @@ def flight_server(where: str, service: GetService | PutService, address: Address
 
 
 def close_flight_server(server: Any, connections: TcpConnections) -> bool:
-    """End a server and its connections; return False if it has not ended after some 10 s.
+    """End a server and its connections. Return False if the server has not ended after some 10 s.
 
     Call this only after all answers of the server have ended.
     """
@@ -87,7 +87,7 @@ def close_flight_server(server: Any, connections: TcpConnections) -> bool:
     thread = threading.Thread(target=server.shutdown, name="datapipes-shutdown", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # there are no threads any more: the interpreter ends
+    except RuntimeError:  # the interpreter ends, and starts no more threads
         connections.end_all(port)
         server.shutdown()
     else:
@@ -101,7 +101,7 @@ def close_flight_server(server: Any, connections: TcpConnections) -> bool:
             thread.join(_EVERY_S)
         if thread.is_alive():
             return False
-    server.service = None  # the part is closed with its last reference
+    server.service = None  # the part is closed when its last reference goes
     return True
 
 
@@ -112,7 +112,7 @@ def _server_class(where: str, takes: bool) -> Any:
     refused = {methods.DO_GET if takes else methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE}
 
     class NoStreams(flight.ServerMiddlewareFactory):  # type: ignore[misc,name-defined]
-        """Refuses the methods that the service lacks before anything is read from the client, since a client that
+        """Refuses the methods that the service lacks before anything is read from the client. Otherwise a client that
         opens a stream and then sends nothing would occupy a thread.
         """
 

@@ -1,8 +1,8 @@
 """Guards: threads of a server that check something again and again, and two of these checks.
 
-**Strangers** are connections from which no request has come yet. Silent ones are ended, and so are those above a bound.
-Anybody who reaches the port can connect, also without a certificate, and Flight lets a server set no bound for them in
-gRPC. Each takes a descriptor, and without descriptors no client is served.
+**Strangers** are connections from which no request has come yet. Silent strangers are ended, and also strangers above a
+bound. Anybody who reaches the port can connect, even without a certificate, and Flight cannot bound the connections.
+Each connection takes a descriptor, and without free descriptors no client is served.
 
 **MemoryWatch** is a soft bound on the memory that clients make a server hold. gRPC takes a whole request before its
 size can be checked here, and then about six times its size to read it. If the process's memory exceeds its bound, freed
@@ -40,8 +40,8 @@ class Guard:
 
     Args:
         where: the server, for the log.
-        name: what it guards, for the log and as the name of its thread.
-        look: returns the seconds until it is called again.
+        name: what the guard is called in the log, and in the name of its thread.
+        look: does the check; returns the seconds until its next call.
         died: called with the error that has ended the guard, in the guard's thread.
     """
 
@@ -52,7 +52,7 @@ class Guard:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and wait up to 5 s until it has ended; do not wait if called in that thread itself."""
+        """End the thread. Wait up to 5 s until it has ended, unless the thread itself calls this."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
@@ -96,8 +96,8 @@ class Strangers:
         self._have_asked.add(peer)
 
     def look(self) -> float:
-        """End the strangers that were silent for 10 s. If more are left than the bound allows, also end those that were
-        silent longest. Return the seconds until the next call.
+        """End the strangers that were silent for 10 s. If more are left than the bound allows, end the most silent ones
+        too. The bound is a quarter of the descriptors, at least 16. Return the seconds until the next call.
         """
         before = {*self._have_asked}  # before the look: a connection that asks during it stays
         idle = self.connections.to(self.port)
@@ -127,18 +127,18 @@ def guards(
     looks: Mapping[str, Callable[[], float]],
     died: Callable[[BaseException], None],
 ) -> contextlib.ExitStack:
-    """Start the guards of a server: one against strangers, and one for each entry of `looks`. Return a stack; its
-    `close` ends the guards.
+    """Start the guards of a server: one against strangers, and one for each entry of `looks`. Return a stack; `close`
+    of the stack ends the guards.
 
     Args:
-        service: the service of the server. Its `note_request` is set here; the service must call that function at each
-            request, with the name of the connection.
+        service: the service of the server. Its `note_request` is set here; the service must call `note_request` with
+            the name of the connection at each request.
         looks: {name of a guard: its look}.
         died: see Guard.
     """
     strangers = Strangers(where, port, connections)
     service.note_request = strangers.note_request
-    with contextlib.ExitStack() as made:  # ended if a later one fails
+    with contextlib.ExitStack() as made:  # the guards end if a later guard fails to start
         for name, look in {"watch of strangers": strangers.look, **looks}.items():
             made.callback(Guard(where, name, look, died).close)
         return made.pop_all()
@@ -146,7 +146,7 @@ def guards(
 
 _STATM = "/proc/self/statm"
 _MEMORY_EVERY_S = 0.1
-_PAUSE_S = 5.0  # after an end: freed memory takes a moment to go back to the system
+_PAUSE_S = 5.0  # after connections were ended: freed memory takes a moment to go back to the system
 _QUIET_LOOKS = 10  # without a request, before freed memory goes back
 
 
@@ -174,7 +174,7 @@ class MemoryWatch:
         kept_bytes: returns the bytes of arrays that the part has computed from its attributes since the start; they are
             allowed in addition to `max_bytes`.
         end_producers: ends the producers that hold most memory until the given number of bytes is free; returns how
-            many it ended.
+            many producers it ended.
     """
 
     def __init__(
@@ -196,8 +196,8 @@ class MemoryWatch:
         os.close(self._statm)
 
     def look(self) -> float:
-        """Compare the memory with its bound, and end producers and connections if it is exceeded. Return the seconds
-        until the next call.
+        """Compare the memory with its bound. If the memory exceeds the bound, end producers, and if needed connections.
+        Return the seconds until the next call.
         """
         pause = _MEMORY_EVERY_S
         if self._excess() > 0:
@@ -215,7 +215,7 @@ class MemoryWatch:
         return pause
 
     def _excess(self) -> int:
-        """Return by how many bytes the memory exceeds the bound; 0 or less if it does not."""
+        """Return by how many bytes the memory exceeds the bound; 0 or less if there is no excess."""
         return own_memory(self._statm) - self.max_bytes - self.kept_bytes()
 
     def _tell(self, excess: int, what_ends: str) -> None:

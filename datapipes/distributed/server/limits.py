@@ -19,28 +19,28 @@ class ServerLimits:
     """The limits of a PartitionServer. A size is a number of bytes, or a text such as "64MB".
 
     Attributes:
-        num_threads: threads of a kernel, for each request.
-        concurrency: how many requests are worked on at once; by default as many as this process may use CPU cores.
-        max_waiting: how many requests of all clients may wait; further ones are refused as "full", and clients ask
-            again. Waiting requests are taken from connection to connection.
+        num_threads: threads that the kernels of one request use.
+        concurrency: how many requests are worked on at once; by default how many CPU cores this process may use.
+        max_waiting: how many requests of all clients may wait. Further requests are refused as "full", and clients ask
+            again. The server takes one waiting request from each connection in turn.
         max_request_bytes: the most bytes of a request.
-        max_answer_bytes: the most bytes of an answer; a larger one is refused before it is made, and clients then ask
-            for fewer ids at once.
-        max_bytes_in_flight: the most bytes of all answers that are being made or sent. A connection holds at most a
-            sixteenth of them, or one answer if that is larger; all connections of a host together hold at most half.
-            Further requests wait, except requests of clients that hold few bytes: a sixteenth is reserved for these.
+        max_answer_bytes: the most bytes of an answer. A larger answer is refused before it is made, and clients then
+            ask for fewer ids at once.
+        max_bytes_in_flight: the most bytes of all answers that are being made or sent. A connection takes at most a
+            sixteenth of these bytes, or one answer if that is larger; all connections of a host take at most half.
+            Further requests wait, except requests of clients that take few bytes: a sixteenth is reserved for these.
             At least four times `max_answer_bytes`.
         stall_s: a client that reads nothing of its answer for so many seconds loses its connection. Choose more seconds
-            than a slow client needs for 4 MiB, and fewer than the deadline of clients, 30 s: clients that wait for the
-            bytes of a stalled one must still get their answers. gRPC itself ends answers whose client has died, or
-            whose deadline has passed.
-        max_memory: the most memory of the whole process, without mapped files. Above it the largest producers are
-            ended, then all connections, and clients connect again. None for no bound; memory of other work in the
-            process would count too. "auto", for a process that only serves: its memory at the start, plus twice
+            than a slow client needs for 4 MiB. Choose fewer than the deadline of clients, 30 s: a client that waits for
+            the bytes of a stalled client must still get its answer in time. gRPC itself ends an answer if its client
+            has died or its deadline has passed.
+        max_memory: the most memory of the whole process, without mapped files, but with memory of other work in the
+            process. Above the bound the largest producers are ended, then all connections, and clients connect again.
+            None: no bound. "auto", for a process that only serves: its memory at the start, plus twice
             `max_bytes_in_flight`, plus 16 times `max_request_bytes`. The bound is soft: gRPC takes a whole request, and
-            about six times its size, before the server can refuse it.
-        max_workers: the most worker processes of a producer; by default as many as this process may use CPU cores. Only
-            a server with `chains` has producers.
+            about six times its size, before the server can refuse the request.
+        max_workers: the most worker processes of a producer; by default how many CPU cores this process may use. Only a
+            server with `chains` has producers.
     Raises:
         TypeError, ValueError: A number is not in its range, or a text is no size.
     """
@@ -73,7 +73,7 @@ class ServerLimits:
 
 
 def sizes_of(limits: ServerLimits) -> tuple[int, int, int]:
-    """Return max_request_bytes, max_answer_bytes and max_bytes_in_flight as numbers of bytes."""
+    """Return (max_request_bytes, max_answer_bytes, max_bytes_in_flight), each as an int, in bytes."""
     return (
         parse_size(_WHERE, "max_request_bytes", limits.max_request_bytes),
         parse_size(_WHERE, "max_answer_bytes", limits.max_answer_bytes),

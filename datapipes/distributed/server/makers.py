@@ -64,7 +64,7 @@ class InThreads:
             return future.result(most_s)
         except NoAnswer as error:
             if future.done():
-                raise  # of a stage
+                raise  # a stage has raised it
             future.cancel()
             raise _too_slow(epoch, index, most_s) from error
         except CancelledError as error:
@@ -82,12 +82,12 @@ class InProcesses:
     """Makes minibatches in worker processes. A thread that calls `make` waits until a process is free.
 
     Attributes:
-        at_once: how many minibatches may be requested at once: two for each process, of which one waits for the
-            process; only one for each process if the chain has asynchronous stages.
+        at_once: how many minibatches may be requested at once. Two for each process, of which the second waits for the
+            process; one for each process if the chain has asynchronous stages.
     """
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
-        bounded = partial(_Bounded, most_bytes=most_bytes, most_s=math.inf)  # time is not the worker's to check
+        bounded = partial(_Bounded, most_bytes=most_bytes, most_s=math.inf)  # `make` bounds the time instead
         packed = pack((chain, None, bounded))  # once, so that all processes map the same memory
         self.at_once = num_workers * (1 if async_window(StageGraph(chain)) else 2)
         self._closed = threading.Event()
@@ -119,7 +119,7 @@ class _Worker:
     """A worker process, started when it is first needed and replaced when it dies. One thread uses it at a time.
 
     Args:
-        closed: once this event is set, a call that waits ends the process and raises UnknownProducer.
+        closed: an event. Once it is set, a call of `make` that waits ends the process and raises UnknownProducer.
     """
 
     def __init__(self, chain: Stage, packed: Any, closed: threading.Event) -> None:
@@ -187,8 +187,8 @@ def _gone() -> UnknownProducer:
 class _Bounded(Evaluator):
     """An Evaluator that raises an error if a minibatch is too large or late.
 
-    It checks the size before hops are sampled and rows are fetched, and after each stage; it checks the time after each
-    stage.
+    The size is checked before hops are sampled, before rows are fetched, and after each stage. The time is checked
+    after each stage.
     """
 
     def __init__(self, calls: Calls, most_bytes: int, most_s: float) -> None:
@@ -220,8 +220,8 @@ class _Bounded(Evaluator):
 
 
 class KeptAnswers:
-    """Keeps the last answers, so that a repeated request needs no work. Of equal requests at the same time, one makes
-    the answer and the others wait for it.
+    """Keeps the last answers, so that a repeated request needs no work. Of equal requests at the same time, one request
+    makes the answer, and the others wait for the answer.
 
     Args:
         most_bytes: the most bytes of all kept answers.
@@ -235,11 +235,11 @@ class KeptAnswers:
 
     @contextlib.contextmanager
     def turn(self, key: Key, is_cancelled: Callable[[], bool]) -> Iterator[Message | None]:
-        """Context manager that gives the kept answer of `key`, or None if the caller must make it within the context.
-        Other calls with this key wait until that caller has left the context.
+        """Context manager that gives the kept answer of `key`, or None. After None the caller must make the answer
+        within the `with` statement; other callers with this key wait until then.
 
         Args:
-            is_cancelled: says whether the client no longer waits.
+            is_cancelled: returns whether the client no longer waits.
         Raises:
             Unavailable: The client no longer waits.
         """
@@ -262,13 +262,13 @@ class KeptAnswers:
                     self._changed.notify_all()
 
     def forget(self, number: int | None = None) -> None:
-        """Drop the kept answers of the producer `number`, or all answers if it is None."""
+        """Drop the kept answers of the producer `number`; None drops all answers."""
         with self._changed:
             for key in [key for key in self._answers if number in (None, key[0])]:
                 self._num_bytes -= self._answers.pop(key).num_bytes
 
     def keep(self, key: Key, answer: Message) -> None:
-        """Keep an answer, and drop the oldest ones until all fit. An answer above `most_bytes` is not kept."""
+        """Keep an answer, and drop the oldest answers until all fit. An answer above `most_bytes` is not kept."""
         with self._changed:
             if key not in self._answers and answer.num_bytes <= self._most_bytes:
                 self._answers[key] = answer

@@ -1,7 +1,7 @@
 """The metrics port: GET /metrics for Prometheus, GET /health for probes. Plain HTTP, a thread for each request.
 
-Other machines may reach it without TLS: probes of an orchestrator come from there and have no certificate, and metrics
-hold no data of the graph. A few connections at once are served, the rest are closed.
+Other machines may reach the port without TLS: probes of an orchestrator come from other machines and have no
+certificate, and metrics have no data of the graph. A few connections are served at once, further ones are closed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Server(ThreadingHTTPServer):
     def get_request(self) -> Any:
         try:
             return super().get_request()
-        except OSError:  # no descriptor is left: the connection stays pending, and would be tried at once again
+        except OSError:  # no descriptor is left; the pending connection would be tried again at once
             time.sleep(_RETRY_S)
             raise
 

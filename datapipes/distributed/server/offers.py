@@ -36,9 +36,9 @@ _READ_BYTES = 2**26
 
 
 class Served(NamedTuple):
-    """What a server has: a part or a whole graph (the other is None), and its facts.
+    """What a server has: the facts, and either a part or a whole graph (the other is None).
 
-    A whole graph is described as a partition into one part.
+    The facts of a whole graph describe a partition into one part.
     """
 
     facts: PartitionFacts
@@ -47,7 +47,7 @@ class Served(NamedTuple):
 
 
 def served(where: str, root: Path | Part | LocalGraph, part: int | None, *, verify: bool, mmap: bool) -> Served:
-    """Open the part or graph in the folder `root`, unless `root` is an open one; return it with its facts.
+    """Open the part or graph in the folder `root`, or take `root` itself if it is open. Return it with its facts.
 
     Raises:
         FileNotFoundError: `root` holds neither a native partition nor a saved graph, or files are missing.
@@ -79,12 +79,12 @@ def _facts_of(graph: LocalGraph) -> PartitionFacts:
 
 class Offers:
     """What a server offers to chains: classes of stages, item sets, the graph and features; see PartitionServer. `over`
-    checks them against the server's data. The graph and the store are opened when the first chain needs them, by one
-    thread at a time.
+    checks the offers against the server's data. `graph` and `features` are opened when they are first read, which only
+    one thread at a time may do.
 
     Attributes:
-        keys: names of the attributes that chains may fetch; None if stores were given, of which all features may be
-            fetched, or if no features are offered.
+        keys: names of the attributes that chains may fetch. None if no features are offered, or if stores were given;
+            chains may fetch all features of these stores.
         content_id: identifies the data; servers with other data have another id.
     """
 
@@ -109,8 +109,8 @@ class Offers:
         """Return a copy of these offers for the data `has`.
 
         Raises:
-            ValueError: The part is one of several and there is no namebook of the others, or the data lack an attribute
-                that `features` names.
+            ValueError: The part is one of several and there is no namebook of the other parts, or the data lack an
+                attribute that `features` names.
         """
         where, part, names = self._where, has.part, {name for _, _, name in has.facts.features}
         if part is not None and part.num_parts > 1 and self._namebook is None:
@@ -156,8 +156,8 @@ class Offers:
 
 
 def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
-    """Return (names, stores): `names` of the attributes that may be fetched, or the `stores` that were given instead.
-    The other one is None; both are None if no features are offered.
+    """Return (names, stores). If `features` are names of attributes, stores is None; if they are stores, names is None.
+    Both are None if no features are offered.
     """
     if features is None:
         return None, None
@@ -173,7 +173,7 @@ def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
 
 
 def _by_id(relation: Any, name: str) -> Tensor:
-    """Return an attribute of edges with one row for each edge id; the graph has it in the order of its edges."""
+    """Return an edge attribute with its rows in the order of edge ids; the graph has them in the order of its edges."""
     values: Tensor = relation.edge_attributes[name]
     if relation.edge_ids is None or values.shape[0] == 0:
         return values

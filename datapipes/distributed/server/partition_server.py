@@ -50,31 +50,30 @@ class PartitionServer:
     Requests are idempotent: a client may ask again, also after a restart, and gets the same bits. Nothing that arrives
     is unpickled; all of it is checked before it is used. Kernels run without the GIL.
 
-    A server is for one process; a forked child must not use it. It can be started again after `stop`.
+    A server is for one process; a forked child must not use it. After `stop` the server can be started again.
 
     Args:
         root: folder of the partition; the files of other parts may be absent. Or an open Part; then leave out `part`,
-            `verify` and `mmap`. With `chains` it may also be an undivided graph: an open one, or the folder where it
-            was saved.
-        part: number of the part; None if there is only one.
+            `verify` and `mmap`. With `chains` also allowed are an undivided graph, and the folder of a saved graph.
+        part: id of the part; None if there is only one part.
         address: "host:port" to listen on; port 0 lets the system choose.
         tls: certificates of this side and of the authority; clients without a certificate of the authority are
             refused. Without `tls` only addresses of this machine, such as 127.0.0.1, are allowed.
         insecure: allow other addresses without TLS. Whoever reaches the address may then read the part.
         limits: bounds on concurrent work and on bytes received, sent and held; see ServerLimits.
         metrics: "host:port" for Prometheus and probes, plain HTTP (/metrics, /health); None for no metrics. Port 0 lets
-            the system choose. Other machines may reach it, also without `insecure`: metrics hold no data of the graph,
-            and probes have no certificate. 16 connections at once are served.
-        verify: compare the files with their hashes; reads all of them once.
-        mmap: True leaves the part on disk, see Part.open; False reads it into memory, and answers take less time.
+            the system choose. Other machines may reach this port, also without `insecure`: metrics have no data of the
+            graph, and probes have no certificate. Up to 16 connections are served at once.
+        verify: whether to compare the files with their hashes, which reads all files once.
+        mmap: True leaves the part on disk, see Part.open; False reads it into memory, so that answers take less time.
         chains: whether to make minibatches of chains that clients describe.
         stages: further classes of stages that such chains may have. Always allowed are ItemSampler, the samplers,
             UniformNegativeSampler, SeedEdgeExcluder and FeatureFetcher.
-        items: {name: item set} that descriptions may name.
-        features: the features that such chains may fetch: names of attributes of the graph, a store, or {name: store};
-            none by default.
+        items: {name: item set} that descriptions of chains may name.
+        features: the features that such chains may fetch: names of attributes of the graph, a store, or {name: store}.
+            By default chains may fetch no features.
         namebook: addresses of the servers of other parts, which such chains ask; needed if the partition has several
-            parts. It is read when the first chain is made. See DistGraph.connect.
+            parts. The namebook is read when the first chain is made. See DistGraph.connect.
     Attributes:
         failure: the error that ended a guard (a thread of the server that checks it, see guards.py) and with it the
             server; else None.
@@ -128,9 +127,9 @@ class PartitionServer:
             if unused:
                 raise ValueError(f"{_WHERE}: {unused} are for chains. Set chains=True, or leave them out.")
         self.failure: BaseException | None = None
-        self._pid = 0  # of the process that has started it
+        self._pid = 0  # of the process that has started the server
         self._stopping = threading.Lock()
-        self._ending = contextlib.ExitStack()  # ends with it, except the service and the server
+        self._ending = contextlib.ExitStack()  # what `stop` closes after the service and the server
         self._service: Service | None = None
         self._server: Any = None
         self._metrics: MetricsServer | None = None
@@ -138,7 +137,7 @@ class PartitionServer:
 
     @property
     def address(self) -> str | None:
-        """The address on which the server listens, "host:port" with the real port; None if it is not started."""
+        """The address on which the server listens, "host:port" with the real port; None if it does not listen."""
         return None if self._address is None else str(self._address)
 
     @property
@@ -153,8 +152,8 @@ class PartitionServer:
             FileNotFoundError: `root` holds no native partition, or the part's files are not there.
             ValueError: The partition has several parts and none was named, there is no such part, a file or a
                 certificate is not valid, or `max_memory` is less than the process needs, the part included.
-            OSError: The server cannot listen on the address, which is in use, or is not of this machine; the message
-                names it.
+            OSError: The server cannot listen on the address: it is in use, or is not an address of this machine. The
+                message names the address.
             RuntimeError: The server was started already.
         """
         if self._service is not None:
@@ -198,18 +197,18 @@ class PartitionServer:
         self._ending.push(guards(service.where, service, port, connections, looks, self._fail))
 
     def leave(self) -> None:
-        """From now on answer health requests with the status "leaving": this server stays only until the other ranks
-        are done.
+        """From now on answer health requests with the status "leaving", which means: this server stays only until the
+        other ranks are done.
         """
         self._running().is_leaving = True
 
     def stop(self, grace_s: float = 10.0) -> bool:
-        """Refuse new requests, answer earlier ones for up to `grace_s` seconds, then end all connections.
+        """Refuse new requests, answer earlier requests for up to `grace_s` seconds, then end all connections.
 
         May be called twice, and before `start`. Return whether everything has ended. If Arrow's server takes more than
         10 s, the log says so, and the process may have to be ended.
         """
-        if os.getpid() != self._pid:  # not started, or forked since: the server is the parent's
+        if os.getpid() != self._pid:  # not started, or a forked child, which must not stop it
             return True
         with self._stopping:
             service, server, ending = self._service, self._server, self._ending
@@ -245,8 +244,8 @@ class PartitionServer:
         return self._running().numbers()
 
     def _memory_bound(self) -> int | None:
-        """Return `max_memory` in bytes, None for no bound. Call this after the part was opened, since the memory in use
-        now counts.
+        """Return `max_memory` in bytes; None for no bound. Call this after the part was opened, since the memory in use
+        now is part of "auto", and of the least number that is allowed.
         """
         max_memory, now = self.limits.max_memory, own_memory()
         max_request_bytes, _, max_bytes_in_flight = sizes_of(self.limits)

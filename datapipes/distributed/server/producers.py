@@ -1,9 +1,9 @@
 """Producers: the chains for which a server makes minibatches, and the claims of clients on them.
 
-A producer's number is a hash of the chain's description and of the server's data. So creating it twice makes one
-producer, and after a restart, or on another server of the same data, it has the same number. A claim is a record that a
-client uses a producer; a client has one on each producer that it created. A producer without claims ends, and an unused
-claim ends after a while.
+A producer's number, its id, is a hash of the chain's description and of the server's data. So creating a producer twice
+makes one producer, and its id is the same after a restart and on all servers of the same data. A claim is a record that
+a client uses a producer; a client has a claim on each producer that it created. A claim ends if it is not used for a
+while. A producer without claims ends.
 
 Many clients ask for single minibatches of any epoch, in their own order. So each client runs the dispatcher of an epoch
 (chain/dispatcher.py) itself.
@@ -61,14 +61,14 @@ CLIENTS_SHARE = 4  # a client has at most 1/CLIENTS_SHARE of the bytes of tensor
 
 
 class Producer:
-    """A chain and the claims on it. A producer counts for the limits as soon as it is requested; `maker`, `admission`
-    and `num_batches` are set once its chain is built.
+    """A chain and the claims on its producer. A producer counts for the limits as soon as it is requested. `maker`,
+    `admission` and `num_batches` are set when its chain has been built.
 
     Attributes:
         host: host of the client that has created the producer.
-        claims: {client: (worker_key, when it was last used)}.
-        held_bytes: bytes of its description's tensors that its chain holds, in all processes.
-        largest: bytes of the largest minibatch.
+        claims: {client: (worker_key, time of the last use of the claim)}.
+        held_bytes: bytes of the description's tensors that the chain keeps, in all its processes.
+        largest: bytes of the largest minibatch so far.
         rate: minibatches made per second, as `look` last measured it.
     """
 
@@ -82,8 +82,8 @@ class Producer:
         self.rate, self._seen = 0.0, (time.monotonic(), 0)
 
     def created_for(self, client: str) -> Created:
-        """Return what a client that uses this producer needs: its id, the client's worker key, and the numbers of
-        workers and of batches.
+        """Return what a client that uses this producer needs: the producer's id, the client's worker key, how many
+        worker processes there are, and how many minibatches an epoch has.
         """
         return Created(self.number, self.claims[client][0], self.num_workers, self.num_batches)
 
@@ -95,7 +95,7 @@ class Producer:
 
 
 def refuse_many(where: str, max_workers: int, others: Collection[Producer], added: Producer, *, is_new: bool) -> None:
-    """Raise BadRequest if `added` would exceed the limits: a new producer, or (not `is_new`) a claim on a known one."""
+    """Raise BadRequest if `added` would exceed the limits. If `is_new` is False, it is a claim on a known producer."""
     (client,) = added.claims
     claimed = [producer for producer in others if client in producer.claims]
     most = [("producers of one client", len(claimed) + 1, NUM_PRODUCERS_EACH)]
@@ -103,7 +103,7 @@ def refuse_many(where: str, max_workers: int, others: Collection[Producer], adde
         of_host = sum(producer.host == added.host for producer in others)
         own_bytes, all_bytes = (sum(producer.held_bytes for producer in some) for some in (claimed, others))
         own_workers, all_workers = (sum(producer.num_workers for producer in some) for some in (claimed, others))
-        workers = 2 * max_workers  # of one client; all have four times as many
+        workers = 2 * max_workers  # of one client; all clients may have CLIENTS_SHARE times as many
         most += [
             ("producers of one host", of_host + 1, NUM_PRODUCERS // HOSTS_SHARE),
             ("producers", len(others) + 1, NUM_PRODUCERS),
@@ -121,7 +121,7 @@ def refuse_many(where: str, max_workers: int, others: Collection[Producer], adde
 
 
 LOOK_S = 5.0
-MAKING_S = 120.0  # of one minibatch
+MAKING_S = 120.0  # within which a minibatch must be made
 IDLE_S = 600.0  # after which an unused claim ends
 ANSWERS_SHARE = 8  # answers for retries have at most 1/ANSWERS_SHARE of the bytes in flight
 FIRST_BYTES = 2**24  # assumed of the first minibatch
@@ -207,7 +207,7 @@ class Producers:
         """Answer a MinibatchRequest.
 
         Raises:
-            UnknownProducer: The client has no claim on the producer; the server may have been started again.
+            UnknownProducer: The client has no claim on the producer, for example after a restart of the server.
             BadRequest: There is no such minibatch.
         """
         request: MinibatchRequest = request_from_message(self._where, message, MinibatchRequest)
@@ -222,18 +222,18 @@ class Producers:
         def expected() -> int:
             if producer.largest or not producer.num_making:
                 return min(producer.largest * 5 // 4 or self._first_bytes, self._most_bytes)
-            return self._most_bytes  # unknown before the first one
+            return self._most_bytes  # before the first minibatch nothing better is known
 
         def work() -> Message:
-            # Only here: a request that waits for room, since its client does not read, must not hold up others for this
-            # answer.
+            # The turn begins only here: a request that still waits for room, since its client does not read, must not
+            # hold up other requests for the same answer.
             with self._kept.turn((request.producer, request.epoch, request.index), is_cancelled) as kept:
                 return self._answer(producer, request) if kept is None else kept
 
         return producer.admission.run(peer, expected, work, is_cancelled, request.client)
 
     def destroy(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
-        """Answer a ClaimRequest: end the client's claim on the producer, if it has one. Without claims the producer
+        """Answer a ClaimRequest: end the client's claim on the producer, if there is one. A producer without claims
         ends.
         """
         request: ClaimRequest = request_from_message(self._where, message, ClaimRequest)
@@ -266,8 +266,8 @@ class Producers:
     def end_largest(self, num_bytes: int) -> int:
         """End the producers whose chains hold most memory, until `num_bytes` are free; return how many were ended.
 
-        Producers that hold little stay, since ending them frees nothing. The ended ones cannot be created again for
-        ASIDE_S seconds.
+        Producers that hold little stay, since ending them frees nothing. The ended producers cannot be created again
+        for ASIDE_S seconds.
         """
         self._kept.forget()
         ended: list[Producer] = []
@@ -300,8 +300,8 @@ class Producers:
             ]
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests, wait up to `grace_s` seconds for earlier ones, and end the producers. Return whether all
-        requests ended in time.
+        """Refuse new requests, wait up to `grace_s` seconds for earlier requests, then end the producers. Return
+        whether all requests ended in time.
         """
         ends, has_ended = time.monotonic() + grace_s, True
         with self._changing:
@@ -361,8 +361,8 @@ class Producers:
         return producer
 
     def _give_up(self, client: str, number: int) -> list[Producer]:
-        """End a client's claim on a producer. Return [producer] if no claim is left, so that it must be ended; else
-        [].
+        """End a client's claim on a producer. If no claim on the producer is left, return [producer], which the caller
+        must end; else return [].
         """
         producer = self._producers.get(number)
         if producer is None or client not in producer.claims:
@@ -386,7 +386,7 @@ class Producers:
         offers = self._offers
 
         def admit(held_bytes: int) -> None:
-            with self._changing:  # worker processes have the tensors in a memory of their own
+            with self._changing:  # worker processes share one more copy of the tensors
                 producer.held_bytes = held_bytes * (1 + (producer.num_workers > 0))
                 self._refuse_many(None, producer)
 
@@ -423,7 +423,7 @@ class Producers:
     def _answer(self, producer: Producer, request: MinibatchRequest) -> Message:
         made = self._made_minibatch(producer, request)
         answer = made_to_message(request, made)
-        if made.error is None:  # else the next try may find more memory
+        if made.error is None:  # after an error the next try may succeed, for example with more memory
             self._kept.keep((request.producer, request.epoch, request.index), answer)
         del made  # the traceback of its error holds this frame
         return answer

@@ -1,4 +1,4 @@
-"""Service: serves a request, from its bytes until the last batch of its answer is sent.
+"""Service: serves requests, each from its bytes until the last batch of its answer is sent.
 
 The size of an answer is known before it is made. gRPC ends an answer when its client closes the connection, dies, or
 has passed the deadline of the call. A client that stops reading without any of these would hold the answer's memory for
@@ -44,7 +44,7 @@ from datapipes.distributed.wire.refusals import (
 from datapipes.graph.local_graph import LocalGraph
 from datapipes.partition.native.part import Part
 
-_RESULTS = {  # names in the statistics; other errors are refusals by the part
+_RESULTS = {  # names in the statistics; every other error counts as "error"
     BadRequest: "bad_request",
     OtherPartition: "other_partition",
     AnswerTooLarge: "too_large",
@@ -69,10 +69,10 @@ class Service:
     """Answers requests to a part, or to a whole graph, within limits. `close` ends its threads.
 
     Args:
-        part, graph: a part; or a whole graph, which only serves minibatches. The other is None.
-        offers: what the server offers to chains; with None it makes no minibatches.
+        part, graph: a part, or a whole graph, from which no hops and rows are served. The other is None.
+        offers: what the server offers to chains. None: the server makes no minibatches.
     Attributes:
-        note_request: called at each request, with the name of the connection.
+        note_request: function that is called with the name of the connection at each request.
     """
 
     def __init__(
@@ -96,17 +96,17 @@ class Service:
         self.admission = Admission(self.where, concurrency, limits.max_waiting, max_bytes_in_flight)
         self.sendings = Sendings(self.statistics, limits.stall_s, connections)
         self.note_request: Callable[[str], None] = lambda peer: None
-        # gRPC has a thread for each call; without a bound all of them could read at once.
+        # gRPC has a thread for each call; without a bound all threads could read requests at once.
         self._reading = threading.BoundedSemaphore(concurrency)
         self.is_stopping = self.is_leaving = False
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
-        """Return (schema, batches) of the answer, to be sent.
+        """Return (schema, batches) of the answer, which gRPC then sends.
 
         Args:
             peer: name of the client's connection.
             ticket: the request.
-            is_cancelled: says whether the client no longer waits.
+            is_cancelled: returns whether the client no longer waits.
         Raises:
             BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer: See wire/refusals.py.
             ValueError, TypeError, LookupError: The part refuses the request: unknown types, features or ids.
@@ -145,7 +145,7 @@ class Service:
 
     def close(self, grace_s: float) -> bool:
         """Refuse new requests, wait up to `grace_s` seconds for answers under way, then end the connections of clients
-        that are still being answered. Return whether there were any requests left.
+        that are still being answered. Return whether any request was not answered in time.
         """
         self.is_stopping = True
         ends = time.monotonic() + grace_s
@@ -278,8 +278,8 @@ class Sending:
 
 
 class Sendings:
-    """All answers that are being sent. `look`, for a Guard, ends the connections of clients that read nothing for
-    `stall_s`.
+    """All answers that are being sent. A Guard calls `look`, which ends the connections of clients that have read
+    nothing for `stall_s` seconds.
     """
 
     def __init__(self, statistics: Statistics, stall_s: float, connections: TcpConnections) -> None:
@@ -287,7 +287,7 @@ class Sendings:
         self._sendings: weakref.WeakValueDictionary[int, Sending] = weakref.WeakValueDictionary()
 
     def add(self, sending: Sending) -> Sending:
-        """Watch the client of an answer for as long as gRPC sends the answer; return `sending`."""
+        """Watch the client of `sending` while gRPC sends the answer; return `sending`."""
         self._sendings[id(sending)] = sending
         return sending
 
@@ -305,8 +305,8 @@ class Sendings:
         return self.stall_s / 4
 
     def _peers(self, latest: float) -> set[str]:
-        """Return the clients that have an answer of which gRPC took no batch since the time `latest`."""
-        sendings = [reference() for reference in self._sendings.valuerefs()]  # at once: gRPC may drop one meanwhile
+        """Return the clients of unfinished answers from which gRPC has taken no batch since the time `latest`."""
+        sendings = [reference() for reference in self._sendings.valuerefs()]  # gRPC may drop a Sending meanwhile
         return {
             sending.hold.client
             for sending in sendings

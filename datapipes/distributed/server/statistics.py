@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_left
 from typing import Any
 
-# Upper bounds of a histogram's buckets, in seconds; the last one has none.
+# Upper bounds of a histogram's buckets, in seconds. One more bucket has no bound.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -15,10 +15,10 @@ class Statistics:
     """The counters of one server; any of its threads may use them.
 
     Attributes:
-        stalled_connections: how many connections were ended because their clients did not read. Only the guard that
-            ends them writes it, so it needs no lock.
+        stalled_connections: how many connections were ended because their clients did not read. Only one guard writes
+            this number, so it needs no lock.
         memory_sheds: how often producers, or all connections, were ended because the memory exceeded its bound. Only
-            the guard that ends them writes it.
+            one guard writes this number too.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class Statistics:
         Args:
             kind: kind of the request; "unknown" if there is no such kind.
             result: "ok", or why it was refused.
-            seconds: from its arrival until its answer is made.
-            received, sent: bytes of the request and of its answer.
+            seconds: from the arrival of the request until its answer is made.
+            received, sent: bytes of the request, and bytes of its answer.
         """
         amounts = {"microseconds": round(seconds * 1e6), "received_bytes": received, "sent_bytes": sent}
         with self._lock:
@@ -49,8 +49,8 @@ class Statistics:
             return sum(sum(counts["results"].values()) for counts in self._kinds.values())
 
     def values(self) -> dict[str, Any]:
-        """Return all counts as JSON values, all whole numbers: for each kind of request its results, time, buckets and
-        bytes.
+        """Return all counts as JSON values; all numbers are whole. Each kind of request has its results, time, buckets
+        and bytes.
         """
         with self._lock:
             kinds = copy.deepcopy(dict(sorted(self._kinds.items())))

@@ -1,7 +1,7 @@
 """Look at the connections of this process, and end some.
 
 Flight offers no way to end a call or a connection from the server's side. gRPC takes the end of a socket as the end of
-its client, and ends all work for that client. Nothing here needs a free descriptor, since clients may have taken all.
+its client, and ends all work for that client. Nothing here needs a free descriptor: clients may have taken all of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _LAST_DATA_RECV = 52  # offset in struct tcp_info (linux/tcp.h): ms since data c
 
 
 class TcpConnections:
-    """The TCP connections of this process. This object keeps three descriptors open until `close`; any thread may use
-    it.
+    """The TCP connections of this process. A TcpConnections keeps three descriptors open until `close`. Any thread may
+    call its methods.
     """
 
     def __init__(self) -> None:
@@ -38,8 +38,8 @@ class TcpConnections:
             self._status = self._nothing = self._ours = -1
 
     def to(self, port: int) -> dict[str, float]:
-        """Return the connections that came to a port of this process: {gRPC's name of the other end: seconds since it
-        last sent something}.
+        """Return the connections that came to a port of this process: {gRPC's name of the other end: seconds since data
+        last came}.
         """
         return {peer: _idle_s(sock) for sock in self._all() if _port(sock) == port and (peer := _grpc_name(sock))}
 
@@ -56,11 +56,11 @@ class TcpConnections:
                         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def end(self, peers: set[str]) -> int:
-        """Shut down the connections to `peers`, each named as gRPC names it; return their number."""
+        """Shut down the connections to `peers`, given by gRPC's names; return how many there were."""
         return self._end(lambda sock: _grpc_name(sock) in peers) if peers else 0
 
     def end_all(self, port: int) -> int:
-        """Shut down all connections that came to a port of this process; return their number."""
+        """Shut down all connections that came to a port of this process; return how many there were."""
         return self._end(lambda sock: bool(_grpc_name(sock)) and _port(sock) == port)
 
     def _end(self, is_meant: Callable[[socket.socket], bool]) -> int:
@@ -107,7 +107,7 @@ def _port(sock: socket.socket) -> int:
 
 
 def _grpc_name(sock: socket.socket) -> str:
-    """Return gRPC's name of the other end of a connection; "" if there is none, or it is not TCP."""
+    """Return gRPC's name of the other end of a connection; "" if the socket has no other end, or is not TCP."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
     try:

@@ -1,10 +1,10 @@
-"""A message, tensors by name and a header, as record batches of Arrow; arrow_reading.py reads them.
+"""A message (a header, and tensors by name) as record batches of Arrow. This module writes, arrow_reading.py reads.
 
 The schema has the header as JSON in its metadata, and a large_binary column for each tensor, whose metadata state dtype
-and shape. Each batch has one row: the next bytes of each tensor, cut between two of its rows. No memory is copied.
-Without tensors there is no batch.
+and shape. Each batch has one row: the next bytes of each tensor, cut only between rows of the tensor. No memory is
+copied. Without tensors there is no batch.
 
-A received tensor views the memory of its message. Nobody may write to it: torch knows no read-only tensors.
+A received tensor views the memory of its message. Do not write to a received tensor; torch cannot make it read-only.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
 from datapipes.distributed.arrow import arrow
 
-# Of tensors in one batch. Each batch costs some 0.2 ms, and gRPC joins its pieces in fresh memory.
+# Bytes of tensors in one batch. Each batch costs some 0.2 ms, and gRPC joins its pieces in fresh memory.
 BATCH_BYTES = 4 * 2**20
 HEADER, DTYPE, SHAPE = b"datapipes", b"dtype", b"shape"  # keys of the metadata
 
 
 class Message(NamedTuple):
-    """A header, {name: JSON value}, and tensors by name."""
+    """A header {name: JSON value}, and tensors {name: tensor}."""
 
     header: dict[str, Any]
     tensors: dict[str, Tensor]
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all tensors."""
+        """How many bytes all tensors have."""
         return sum(bytes_of(tuple(tensor.shape), tensor.dtype) for tensor in self.tensors.values())
 
 
@@ -45,7 +45,7 @@ def to_batches(where: str, message: Message, batch_bytes: int = BATCH_BYTES) -> 
 
     Raises:
         TypeError: A tensor cannot be sent; see `plain`.
-        ValueError: The header holds a number that is not finite.
+        ValueError: The header has a number that is not finite.
     """
     pa = arrow(where)
     tensors = {name: plain(where, name, tensor) for name, tensor in message.tensors.items()}
@@ -64,7 +64,7 @@ def to_batches(where: str, message: Message, batch_bytes: int = BATCH_BYTES) -> 
 
 
 def _batches(pa: Any, schema: Any, tensors: list[Tensor], batch_bytes: int) -> Iterator[Any]:
-    # A row in a batch without columns could not be told from none.
+    # In a batch without columns, one row could not be told from no row.
     if not tensors:
         return
     sizes = [bytes_of(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
@@ -79,8 +79,8 @@ def _batches(pa: Any, schema: Any, tensors: list[Tensor], batch_bytes: int) -> I
 
 
 def _cuts(sizes: list[int], units: list[int], batch_bytes: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield for each batch a list with (first byte, end) of each tensor. Tensors are cut only between units, the bytes
-    of a row; even a unit larger than a batch is not cut.
+    """Yield for each batch a list with (first byte, end) of each tensor. Tensors are cut only between rows; `units` has
+    the bytes of a row of each tensor. A row that is larger than a batch is not cut either.
     """
     done = [0] * len(sizes)
     while True:
@@ -102,7 +102,7 @@ def _column(pa: Any, data: Any) -> Any:
 
 
 def to_bytes(where: str, message: Message) -> bytes:
-    """Return the bytes of one Arrow stream that holds the message, all tensors in one batch. They are sent as a ticket.
+    """Return the message as the bytes of one Arrow stream, with all tensors in one batch. The bytes become a ticket.
 
     Raises:
         TypeError, ValueError: See `to_batches`.
@@ -119,7 +119,7 @@ def to_bytes(where: str, message: Message) -> bytes:
 
 # --- tensors as bytes
 
-# Sub-byte and quantized dtypes have no row of whole bytes.
+# Without sub-byte and quantized dtypes, whose rows are not whole bytes.
 _NAMES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
@@ -132,7 +132,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class _Memory:
-    """An Arrow buffer that NumPy views as writable, since torch warns of read-only arrays. Keeps the buffer alive."""
+    """Makes NumPy view an Arrow buffer as writable, since torch warns of read-only arrays. Keeps the buffer alive."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
@@ -145,7 +145,7 @@ class _Memory:
 
 
 def plain(where: str, name: str, value: Tensor) -> Tensor:
-    """Return a contiguous tensor in host memory with the bits of `value`; it shares the memory of `value` if that is
+    """Return a contiguous tensor in host memory with the bits of `value`. It shares the memory of `value` if `value` is
     contiguous.
 
     Raises:
@@ -158,7 +158,7 @@ def plain(where: str, name: str, value: Tensor) -> Tensor:
     if dtype_name(value.dtype) not in DTYPES:
         raise TypeError(f"{where}: {name} has the dtype {value.dtype}; allowed are {list(DTYPES)}. Convert it.")
     plain = value.detach().resolve_conj().resolve_neg()
-    # contiguous() of a tensor of one value keeps any stride; torch may not copy some dtypes, but their views as bytes.
+    # A tensor of one value is contiguous with any strides.
     return plain if plain.is_contiguous() else plain.contiguous()
 
 
@@ -183,14 +183,14 @@ def check_form(where: str, name: str, dtype: Any, shape: Any) -> tuple[torch.dty
         raise ValueError(
             f"{where}: {name} has the shape {shown(shape)}; allowed are up to {MOST_DIMS} sizes of 0 or more."
         )
-    # Also the strides must fit, those of an empty tensor too.
+    # Strides must fit into int64 too, even the strides of an empty tensor.
     if math.prod(max(size, 1) for size in shape) * DTYPES[dtype].itemsize > _INT64_MAX:
         raise ValueError(f"{where}: {name} has the shape {shown(shape)}, whose bytes int64 cannot count.")
     return DTYPES[dtype], tuple(shape)
 
 
 def view_of(where: str, name: str, buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return a buffer as a tensor: a view if the values are aligned, else a copy.
+    """Return a buffer as a tensor: a view of the buffer if its values are aligned, else a copy.
 
     The caller must have compared the size of the buffer with dtype and shape.
 
@@ -207,7 +207,7 @@ def view_of(where: str, name: str, buffer: Any, dtype: torch.dtype, shape: tuple
 
 
 def shaped(where: str, name: str, flat: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return the bytes `flat`, uint8 [n], as a tensor that shares their memory.
+    """Return the bytes `flat`, uint8 [n], as a tensor of `dtype` and `shape` that shares the memory of `flat`.
 
     Raises:
         ValueError: A byte of a bool tensor is neither 0 nor 1.

@@ -1,8 +1,9 @@
-"""Read a message from record batches of Arrow. Anybody may have sent it, so all of it is checked before it is used.
+"""Read a message from record batches of Arrow. Anybody may have sent the message, so all of it is checked before use.
 
-Nothing is unpickled, whatever the metadata say. Tensors view the received memory, except those that come in several
-pieces or are not aligned. Of a request Arrow reads only the schema: it would unpack a compressed batch, so a few bytes
-could ask for any memory. The schema says where in the body of its one batch each tensor must be.
+Nothing is unpickled, whatever the metadata say. Tensors view the received memory, except tensors that come in several
+pieces or are not aligned. Arrow reads only the schema of a request, not its batch. Arrow would unpack a compressed
+batch, so that a few bytes could make it take any amount of memory. A request has one batch; the schema says where in
+the batch each tensor must be.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from datapipes.distributed.wire.arrow_message import (
 )
 
 MOST_COLUMNS = 2**16
-# Of an answer: a handshake names all types and features, some 200 bytes each. Strict JSON reads 10 MB in a second.
+# Of an answer. A handshake names all types and features, some 200 bytes each. Reading strict JSON takes 0.1 s a MB.
 MOST_HEADER_BYTES = 4 * 2**20
-MOST_REQUEST_HEADER_BYTES = 256 * 2**10  # JSON takes up to a hundred times its size when it is read, under the GIL
+MOST_REQUEST_HEADER_BYTES = 256 * 2**10  # reading JSON takes up to 100 times its size in memory, and the GIL
 MOST_SHAPE_CHARACTERS = 64 * 21
 _MOST_MESSAGES = 2  # of a request: the schema and one batch
 
@@ -50,7 +51,7 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
         data: bytes, or a buffer of Arrow.
         most_bytes: the most bytes of the stream.
     Raises:
-        BadMessage: `data` is too large, is not such a stream, or holds no message; see `from_batches`.
+        BadMessage: `data` is too large, is no Arrow stream, or contains no message; see `from_batches`.
     """
     pa = arrow(where)
     if len(data) > most_bytes:
@@ -80,11 +81,11 @@ def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
     return Message(header, {tensor.name: tensor.whole() for tensor in arriving})
 
 
-# Takes the bytes of some rows of a tensor: its name, the first row, and uint8 [n, bytes of a row], which are valid
-# during the call only.
+# Takes some rows of a tensor. Arguments: name of the tensor; index of the first row; the bytes of the rows, uint8 [n,
+# bytes of a row], valid only during the call.
 TakeBytes = Callable[[str, int, Tensor], None]
-# Checks the header and {name: (dtype, shape)} of a message before its first row; raises, or returns the function that
-# takes the rows of its tensors as they arrive.
+# Checks a message before its first row comes. Arguments: the header; {name of a tensor: (dtype, shape)}. Raises an
+# error, or returns the function that takes the rows of the tensors as they arrive.
 Sink = Callable[[dict[str, Any], dict[str, tuple[torch.dtype, tuple[int, ...]]]], TakeBytes]
 
 
@@ -95,14 +96,14 @@ def from_batches(
     most_bytes: int,
     sink: Sink | None = None,
 ) -> Message:
-    """Return the message that a schema and its batches hold; read the batches to their end.
+    """Return the message in a schema and its batches, after reading the batches to the end.
 
     Args:
         most_bytes: the most bytes of all tensors together.
-        sink: see Sink; with it the rows of all tensors go to the function it returns, and the returned message has no
-            tensors.
+        sink: a Sink. The function that the sink returns gets the rows of all tensors, and the returned message has no
+            tensors. None: the message has the tensors.
     Raises:
-        BadMessage: A column is of another type, or states a dtype or shape that no tensor has; there are more or fewer
+        BadMessage: A column is no large_binary, or states a dtype or shape that no tensor has; there are more or fewer
             bytes than the shape says; Arrow's full validation refuses a batch; or the header is not strict JSON.
     """
     pa = arrow(where)
@@ -127,12 +128,12 @@ class _Arriving:
     def __init__(self, where: str, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self.where, self.name, self.dtype, self.shape = where, name, dtype, shape
         self.num_bytes, self.done = bytes_of(shape, dtype), 0
-        self.piece: Any = None  # the whole, if it came as one
+        self.piece: Any = None  # all bytes, if they came in one piece
         self.joined: Tensor | None = None
         self.pass_on: TakeBytes | None = None
 
     def take(self, piece: Any) -> int:
-        """Take the next bytes of the tensor; return how many."""
+        """Take the next bytes of the tensor; return how many bytes they are."""
         count = int(piece.size)
         if count > self.num_bytes - self.done:
             raise self.wrong(f"{self.done + count} or more")
@@ -161,7 +162,7 @@ class _Arriving:
         take(self.name, self.done // unit, rows.view(-1, unit))
 
     def whole(self) -> Tensor:
-        """Return the tensor; raise BadMessage if some of its bytes have not come."""
+        """Return the tensor; raise BadMessage if bytes are missing. If a sink took the rows, return an empty tensor."""
         if self.done != self.num_bytes:
             raise self.wrong(str(self.done))
         if self.pass_on is not None:
@@ -206,7 +207,7 @@ def _form(where: str, pa: Any, field: Any) -> _Arriving:
         text = metadata[SHAPE].decode("ascii")
         shape = parse_strict(text) if len(text) <= MOST_SHAPE_CHARACTERS else text
         form = check_form(where, shown(name), metadata[DTYPE].decode("ascii"), shape)
-    except (ValueError, RecursionError) as error:  # of text, of JSON, of the form
+    except (ValueError, RecursionError) as error:  # of `decode`, `parse_strict`, `check_form`
         raise BadMessage(f"{where}: column {shown(name)}: {_short(error)}") from error
     return _Arriving(where, name, *form)
 
@@ -220,7 +221,7 @@ def header_of(where: str, schema: Any, most_bytes: int = MOST_HEADER_BYTES) -> d
     if len(data) > most_bytes:
         raise BadMessage(f"{where}: found a header of {len(data)} bytes; at most {most_bytes} are allowed.")
     try:
-        header = parse_strict(data.decode("ascii"), floats=True)  # statistics have seconds
+        header = parse_strict(data.decode("ascii"), floats=True)  # statistics have a rate
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"{where}: the header is no strict JSON: {_short(error)}.") from error
     if not isinstance(header, dict):
@@ -241,7 +242,7 @@ def _check_batch(where: str, pa: Any, schema: Any, batch: Any) -> None:
 
 
 def _value_of(column: Any) -> Any:
-    """Return the only value of a validated column as a buffer, without a copy, which a scalar of Arrow would make."""
+    """Return the only value of a validated column as a buffer, without the copy that a scalar of Arrow would make."""
     _, offsets, data = column.buffers()
     first, end = struct.unpack_from("=qq", offsets, 8 * column.offset)
     return data.slice(first, end - first)

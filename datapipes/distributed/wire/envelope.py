@@ -1,5 +1,5 @@
-"""The header of every request: kind, versions, and the part and partition that the client means. Also readers of a
-request's own header entries and of its columns of ids.
+"""The header of every request: kind, versions, and the part and partition that the client means. Also functions that
+read the other header entries of a request, and its columns of ids.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from datapipes.base.rng import STREAM_VERSION
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition
 
-PROTOCOL = 2  # of the form and meaning of messages
+PROTOCOL = 2  # version of the layout and meaning of messages
 _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}  # of columns
 
 
 class Meant(NamedTuple):
-    """The part and partition that a client wants to ask. The server compares them with its own, except those that are
-    None, as they are before the first handshake.
+    """The part and partition that a client wants to ask. The server compares each field with its own value. None fits
+    every server; fields may be None before the first handshake.
 
     Attributes:
-        part: number of the part.
+        part: id of the part.
         partition_id, content_id: see Part.
     """
 
@@ -37,12 +37,12 @@ COMMON = ("protocol", "stream", "kind", *Meant._fields)  # in the header of ever
 
 
 def request_header(kind: str, meant: Meant, **more: Any) -> dict[str, Any]:
-    """Return the header of a request; `more` are the entries that only this kind has."""
+    """Return the header of a request; `more` are the entries that only requests of this kind have."""
     return {"protocol": PROTOCOL, "stream": STREAM_VERSION, "kind": kind, **meant._asdict(), **more}
 
 
 def answer_header(kind: str, **more: Any) -> dict[str, Any]:
-    """Return the header of the answer to a request of this kind; `more` are the entries that only this kind has."""
+    """Return the header of the answer to a request of this kind; `more` are the entries for this kind only."""
     return {"protocol": PROTOCOL, "stream": STREAM_VERSION, "kind": kind, **more}
 
 
@@ -61,7 +61,7 @@ def check_versions(where: str, header: dict[str, Any]) -> None:
 
 
 def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
-    """Raise OtherPartition unless this server is the one that the client means.
+    """Raise OtherPartition unless `here`, the part and partition of this server, is what the client means.
 
     Raises:
         OtherPartition: The message names both parts, or both ids.
@@ -79,7 +79,7 @@ def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
 
 
 def own_values(message: Message) -> dict[str, Any]:
-    """Return the header entries of a request without those that every request has."""
+    """Return the header entries of a request without the entries that every request has."""
     return {name: value for name, value in message.header.items() if name not in COMMON}
 
 
@@ -93,7 +93,7 @@ def own_record(message: Message, kind: str, record: type[Record]) -> Record:
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:
-    """Return the columns of ids, int32 or int64 [n] each. The message must have `count` of them, and no other columns.
+    """Return the columns of ids, each int32 or int64 [n]. The message must have `count` such columns and no others.
 
     Raises:
         ValueError: There are other columns, or a column has another dtype or shape.

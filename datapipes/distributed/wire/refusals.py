@@ -1,4 +1,4 @@
-"""The errors by which a server refuses requests; and errors as messages: a type from a list, and a text. Nothing is
+"""The errors with which a server refuses requests. An error travels as a type from a list and a text, so nothing is
 unpickled.
 """
 
@@ -20,15 +20,15 @@ _BUILT_IN = (
 
 
 class BadRequest(ValueError):
-    """A server does not answer this request; the text says why."""
+    """The server cannot answer this request; the text says why."""
 
 
 class OtherPartition(ValueError):
-    """Client and server mean different parts, partitions, contents or versions; the text names both."""
+    """Client and server mean different parts, partitions, contents or versions; the text names the values of both."""
 
 
 class AnswerTooLarge(ValueError):
-    """The answer would have more bytes than the server sends at once; the text names both. Ask for less at once."""
+    """The answer has more bytes than the server sends at once; the text has both numbers. Ask for less at once."""
 
 
 class Unavailable(ConnectionError):
@@ -40,12 +40,12 @@ class UnknownProducer(LookupError):
 
 
 class NoRoom(ConnectionError):
-    """The receiver runs, but has no room for the minibatch yet. Push it again, with its full time limit."""
+    """The receiver runs, but has no room for the minibatch yet. Push the minibatch again, with a full time limit."""
 
 
 class UnknownSender(LookupError):
-    """The receiver does not know the sender: the receiver has restarted, or has considered the sender dead and let
-    another one take its place.
+    """The receiver does not know the sender. Either the receiver has restarted; or it has considered the sender dead,
+    and another sender has taken the place.
     """
 
 
@@ -56,8 +56,8 @@ _OWN: dict[str, type[Exception]] = {
 
 
 def error_to_bytes(error: BaseException) -> bytes:
-    """Return JSON with the type and the text of an error. For a type that is not on the list, its nearest base on the
-    list is sent.
+    """Return JSON with the type and the text of an error. If the type is not on the list, its nearest base on the list
+    is sent.
     """
     sent = next((cls.__name__ for cls in type(error).__mro__ if _type_of(cls.__name__) is cls), "RuntimeError")
     name = type(error).__name__
@@ -70,8 +70,8 @@ def error_to_bytes(error: BaseException) -> bytes:
 
 
 def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
-    """Return (type, text) of the error that `error_to_bytes` wrote, the text in one line with escapes for unprintable
-    characters; None if it did not write these bytes.
+    """Return (type, text) of the error that `error_to_bytes` wrote. The text is one line, with unprintable characters
+    escaped. None: `data` is not from `error_to_bytes`.
     """
     try:
         values = parse_strict(bytes(data).decode("ascii"))

@@ -69,7 +69,7 @@ def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> Graph
         if merge:
             edges[edge_type] = listed
     if merge:
-        edges = {edge_type: _joined(listed) for edge_type, listed in edges.items()}
+        edges = {edge_type: _joined(listed, arrays.num_nodes, edge_type) for edge_type, listed in edges.items()}
     return _with_edges("to_undirected", arrays, edges)
 
 
@@ -134,18 +134,24 @@ def _with_edges(where: str, arrays: GraphArrays, edges: Mapping[Any, _Edges]) ->
     """
     relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
     for edge_type, listed in edges.items():
-        counts = [arrays.num_nodes[end] for end in ends_of(edge_type)]
-        remedy = "Use a machine with more memory."
-        indptr, indices, order = sorted_by_destination(listed.ends, *counts, where=where, remedy=remedy)
+        src, dst = ends_of(edge_type)
+        indptr, indices, order = _sorted(where, listed.ends, arrays.num_nodes[src], arrays.num_nodes[dst])
         relations[edge_type] = indptr, indices
         attributes[edge_type] = {name: rows[order] for name, rows in listed.attributes.items()}
     ids = {edge_type: rows for edge_type, rows in arrays.edge_ids.items() if edge_type not in edges}
     return arrays._replace(relations=relations, edge_attributes=attributes, edge_ids=ids)
 
 
-def _joined(edges: _Edges) -> _Edges:
+def _sorted(where: str, ends: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+    return sorted_by_destination(ends, num_src, num_dst, where=where, remedy="Use a machine with more memory.")
+
+
+def _joined(edges: _Edges, num_nodes: Mapping[Any, int], edge_type: EdgeType | None) -> _Edges:
     """Join parallel edges: keep the first of each pair (source, destination), in the order of the list."""
-    order = torch.from_numpy(np.lexsort(edges.ends.numpy()))  # stable
+    num_src, num_dst = (num_nodes[end] for end in ends_of(edge_type))
+    _, _, by_src = _sorted("to_undirected", edges.ends.flip(0), num_dst, num_src)
+    _, _, by_dst = _sorted("to_undirected", edges.ends[:, by_src], num_src, num_dst)
+    order = by_src[by_dst]
     ends = edges.ends[:, order]
     is_first = torch.ones(len(order), dtype=torch.bool)
     is_first[1:] = (ends[:, 1:] != ends[:, :-1]).any(0)

@@ -76,26 +76,17 @@ def seed_ids(where: str, seeds: Any, graph: Graph, negative_end: str = "dst") ->
     """
     if not isinstance(seeds, dict):
         raise _no_types(where, type(seeds).__name__, graph)
-    for key in sorted(seeds):
-        _check_typed(where, key, seeds[key], graph)
-    made = _by_node_type(seeds, negative_end)
-    if not any(len(ids) for ids in made.ids.values()):
-        raise _no_seeds(where, f"types {shown(sorted(map(type_text, seeds)))}")
-    return made
-
-
-def _by_node_type(seeds: dict[Any, Tensor], negative_end: str) -> SeedIds:
-    """Return `seeds`, or values in their shapes, as a SeedIds. The sorted keys are taken in turn, each row by row."""
     columns: dict[Any, list[Tensor]] = {}
     lengths: dict[Any, int] = {}
     places: list[tuple[Any, list[int] | None, Any, int, int]] = []
     for key in sorted(seeds):
-        values = seeds[key]
-        for some, node_type in seed_columns(key, values.shape[-1], negative_end):
-            columns.setdefault(node_type, []).append((values if some is None else values[:, some]).reshape(-1))
+        for columns_of_type, node_type, ids in _columns(where, key, seeds[key], graph, negative_end):
             begin = lengths.get(node_type, 0)
-            lengths[node_type] = begin + len(columns[node_type][-1])
-            places.append((key, some, node_type, begin, lengths[node_type]))
+            lengths[node_type] = begin + int(ids.shape[0])
+            columns.setdefault(node_type, []).append(ids)
+            places.append((key, columns_of_type, node_type, begin, lengths[node_type]))
+    if not any(lengths.values()):
+        raise _no_seeds(where, f"types {shown(sorted(map(type_text, seeds)))}")
     joined = {node_type: parts[0] if len(parts) == 1 else torch.cat(parts) for node_type, parts in columns.items()}
     return SeedIds(joined, places, seeds)
 
@@ -146,8 +137,10 @@ def _no_types(where: str, seeds: str, graph: Graph) -> TypeError:
     )
 
 
-def _check_typed(where: str, key: Any, seeds: Any, graph: Graph) -> None:
-    """Raise TypeError or ValueError if seeds of a type are no ids, or misshaped, or the graph lacks the type."""
+def _columns(
+    where: str, key: Any, seeds: Any, graph: Graph, negative_end: str
+) -> list[tuple[list[int] | None, str, Tensor]]:
+    """Return [(columns or None for all, node type, ids row by row)] for the node types in the seeds of one type."""
     ids = check_seeds(where, f"seeds of {shown(key)}", seeds)
     if isinstance(key, str):
         known_node_type(where, key, graph.node_types)
@@ -156,13 +149,17 @@ def _check_typed(where: str, key: Any, seeds: Any, graph: Graph) -> None:
                 f"{where}: seeds of the node type {key!r} must have shape [n], got {list(ids.shape)}. Pairs of nodes "
                 "belong to an edge type: {('src', 'rel', 'dst'): pairs}."
             )
-        return
+        return [(None, key, ids)]
     known_edge_type(where, key, graph.edge_types)
     if ids.ndim != 2 or ids.shape[1] < 2:
         raise ValueError(
             f"{where}: seeds of the edge type {key} must be pairs [n, 2] (source, destination), or [n, k] with more "
             f"nodes of one end behind them, got {list(ids.shape)}. Reshape them."
         )
+    return [
+        (columns, node_type, ids.reshape(-1) if columns is None else ids[:, columns].reshape(-1))
+        for columns, node_type in seed_columns(key, int(ids.shape[1]), negative_end)
+    ]
 
 
 def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tuple[list[int] | None, str]]:
@@ -236,7 +233,7 @@ def seed_trees(
         distinct, group_of_row = np.unique(times, return_inverse=True)
         numbers = group_of_row.astype(np.int64, copy=False)[row_of_tree]
         trees = SeedTrees(None, np.zeros(len(distinct), dtype=np.uint32), distinct, None)
-    return trees._replace(groups=_aligned(parts, numbers, negative_end))
+    return trees._replace(groups=_aligned(parts, columns, numbers, negative_end))
 
 
 def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
@@ -245,15 +242,24 @@ def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
     return np.repeat(np.arange(sum(counts)), np.repeat(columns, counts))
 
 
-def _aligned(parts: list[tuple[Any, Tensor]], numbers: _I64, negative_end: str) -> Any:
+def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64, negative_end: str) -> Any:
     """Reorder `numbers`, the group of each seed, into the order of the ids that the sampler gets; with types, {node
     type: groups}.
     """
     if parts[0][0] is None:
         return numbers
-    of_keys = torch.split(torch.from_numpy(numbers), [ids.numel() for _, ids in parts])
-    groups = {key: some.view(ids.shape) for (key, ids), some in zip(parts, of_keys, strict=True)}
-    return {node_type: some.numpy() for node_type, some in _by_node_type(groups, negative_end).ids.items()}
+    pieces: dict[Any, list[_I64]] = {}
+    begin = 0
+    for (key, ids), count in zip(parts, columns, strict=True):
+        of_key = numbers[begin : begin + ids.numel()]
+        begin += ids.numel()
+        for some, node_type in seed_columns(key, count, negative_end):
+            of_type = of_key if some is None else of_key.reshape(-1, count)[:, some].reshape(-1)
+            pieces.setdefault(node_type, []).append(of_type)
+    return {
+        node_type: np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
+        for node_type, rows in pieces.items()
+    }
 
 
 def _times_of_rows(where: str, parts: list[tuple[Any, Tensor]], timestamps: Any, has_types: bool) -> _I64:

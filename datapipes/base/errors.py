@@ -109,9 +109,9 @@ def text_of(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """Return the error's text, which may quote another error, with one full stop at its end."""
-    text = text_of(error)
-    return text if text.endswith(".") else f"{text}."
+    """Return the error's text as a sentence, or its type if it has no text: a full stop is added if there is none."""
+    text = text_of(error).rstrip() or type(error).__name__
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def pip_install(package: str, extra: str) -> str:
@@ -144,8 +144,9 @@ def not_installed(
         instead: what to do instead, beginning with the punctuation that joins it to the sentence before.
         error: the error that the import of the package raised.
     """
-    is_there = error is not None and str(error) != f"No module named {package!r}"
-    how = f"cannot be imported: {error}. If it is not installed" if is_there else "is not installed. Install it"
+    how = "is not installed. Install it"
+    if error is not None and str(error) != f"No module named {package!r}":
+        how = f"cannot be imported: {sentence(error)} If it is not installed"
     text = f"{who} needs {package}, which {how}: {pip_install(package, extra)}{instead}."
     return ModuleNotFoundError(text, name=package)
 

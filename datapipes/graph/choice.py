@@ -350,7 +350,7 @@ class KeptRows:
 
 
 def _restored(counts: dict[Any, int], made: Any) -> KeptRows:
-    came = [*made]  # [] in a copy that is not for workers
+    came = [*made]  # [] after a plain pickle or a deep copy
     tensors = iter(came)
     return KeptRows({key: [next(tensors) for _ in range(count)] for key, count in counts.items()} if came else {})
 

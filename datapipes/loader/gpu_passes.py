@@ -1,5 +1,6 @@
-"""Rewrite passes and refusals for chains that copy to a GPU; other chains stay as they are. Their order is in
-passes.py.
+"""Rewrite passes and refusals for chains that copy to a GPU.
+
+Other chains stay as they are. passes.py has the order of the passes.
 """
 
 from __future__ import annotations

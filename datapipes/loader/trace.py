@@ -13,7 +13,6 @@ from typing import Any
 
 from datapipes.base.checks import shown
 from datapipes.base.clock import CallRecord
-from datapipes.base.errors import sentence
 from datapipes.base.files import read_regular, write_text
 from datapipes.base.records import form_of, to_json
 from datapipes.base.strict_json import parse_strict
@@ -77,7 +76,7 @@ def read_trace(path: str | Path) -> LoaderStats:
     try:
         return _stats_of(body, trace["traceEvents"])
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{where} is not a whole trace: {type(error).__name__}: {sentence(error)} {again}") from error
+        raise ValueError(f"{where} is not a whole trace: {type(error).__name__}: {error}. {again}") from error
 
 
 def _stats_of(body: Mapping[str, Any], events: Any) -> LoaderStats:

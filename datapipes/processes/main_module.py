@@ -108,19 +108,24 @@ def _running_line() -> int | None:
 
 
 _collection = threading.Lock()
+# A child that is forked meanwhile would have neither the lock nor the collector back.
+os.register_at_fork(before=_collection.acquire, after_in_parent=_collection.release, after_in_child=_collection.release)
 
 
 def _frame_of_main_thread() -> FrameType | None:
-    """Return the frame that the main thread runs. No garbage collection begins meanwhile.
+    """Return what the main thread runs, without a garbage collection in between.
 
-    Python up to 3.11 holds a lock of the interpreter while it makes these frames. A collection that began meanwhile
-    could delete a tensor, for which torch releases the GIL. A thread that then takes the GIL and needs the same lock,
-    as every new thread does, holds the GIL for ever (https://github.com/python/cpython/issues/106883).
+    Python 3.10, and 3.11 before 3.11.9, hold a lock of the interpreter while they list the frames of other threads. A
+    collection that begins meanwhile may delete a tensor, for which torch releases the GIL. If the thread that takes the
+    GIL then needs the same lock, as every new thread does, it holds the GIL for ever
+    (https://github.com/python/cpython/issues/106883).
     """
+    if threading.current_thread() is threading.main_thread():
+        return sys._getframe()
     with _collection:
         collects = gc.isenabled()
-        gc.disable()
         try:
+            gc.disable()
             return sys._current_frames().get(threading.main_thread().ident or 0)
         finally:
             if collects:

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import traceback
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import worker_stages as ws
@@ -173,7 +174,7 @@ def test_what_a_notebook_shows_is_short(notebook):
 
 
 @pytest.mark.parametrize("collects", [True, False])
-def test_no_garbage_is_collected_while_python_lists_the_frames(monkeypatch, collects):
+def test_no_garbage_is_collected_while_python_lists_the_frames_of_other_threads(monkeypatch, collects):
     """A tensor that a collection deletes lets the GIL go; in there the thread that takes it may wait for ever."""
     frames, seen = sys._current_frames, []
 
@@ -185,7 +186,9 @@ def test_no_garbage_is_collected_while_python_lists_the_frames(monkeypatch, coll
     monkeypatch.setattr(main_module, "_is_imported", lambda: False)
     (gc.enable if collects else gc.disable)()
     try:
-        main_module.refuse_repetition(is_building=False)
+        main_module.refuse_repetition(is_building=False)  # the main thread has its own frame
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(main_module.refuse_repetition, is_building=False).result()
         assert (seen, gc.isenabled()) == ([False], collects)
     finally:
         gc.enable()

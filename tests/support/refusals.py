@@ -80,7 +80,7 @@ def refuses(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """After a test that has neither failed nor skipped itself, look for texts of errors that came no more."""
+    """After a test that has neither failed nor skipped itself, check that the file holds no further texts."""
     yield
     refuses = getattr(item, "funcargs", {}).get("refuses")
     if refuses is None:
@@ -89,7 +89,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.config.stash[_written][item.nodeid] = refuses.texts
     else:
         came_no_more = refuses.held[len(refuses.texts) :]
-        assert not came_no_more, "there are texts of errors that came no more; run `make refusals`"
+        assert not came_no_more, "the file holds more texts for this test than it raised errors; run `make refusals`"
 
 
 @functools.cache
@@ -103,6 +103,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Texts are written by one process, which has all of them, with the notes that errors have since Python 3.11."""
+    is_one_of_many = hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None)
+    if config.getoption(_WRITE) and (is_one_of_many or sys.version_info < (3, 11)):
+        raise pytest.UsageError(f"{_WRITE} needs one process, without --numprocesses, and Python 3.11 or newer.")
     config.stash[_written], config.stash[_forgotten] = {}, []
 
 

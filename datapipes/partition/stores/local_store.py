@@ -23,7 +23,7 @@ from datapipes.partition.native.own_rows import OwnRows
 from datapipes.partition.native.part import Part
 from datapipes.partition.pyg.pyg_names import meta_of
 
-_NAME = "LocalFeatureStore"
+_FEATURES = "LocalFeatureStore"  # whose tensors a TensorStore has
 _LOOKED_UP = "get_tensor_from_global_id"
 _T = TypeVar("_T", bound="_Castable")
 
@@ -226,7 +226,7 @@ class TensorStore(StoreOfPart):
     def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
         """Store the id of each row of a group, int32 or int64 [n], in any order, without repeats."""
         self.part = None
-        where = f"{_NAME}, group {shown(group_name)}"
+        where = f"{_FEATURES}, group {shown(group_name)}"
         self._ids[group_name] = check_index_tensor(where, "global_id", global_id)
         self._rows.pop(group_name, None)
         return True
@@ -286,18 +286,18 @@ class TensorStore(StoreOfPart):
     def _full_attr(self, *args: Any, **kwargs: Any) -> Any:
         attr = self._tensor_attr_cls.cast(*args, **kwargs)
         if not attr.is_fully_specified():
-            raise ValueError(f"{_NAME}: found {shown(attr)}; group_name and attr_name are needed. Give both.")
+            raise ValueError(f"{_FEATURES}: found {shown(attr)}; group_name and attr_name are needed. Give both.")
         return attr
 
     def _put_tensor(self, tensor: Any, attr: Any) -> bool:
         if attr.index is not None:
             raise ValueError(
-                f"{_NAME}: found an index for a tensor that is put; only whole ones are. Leave the index out."
+                f"{_FEATURES}: found an index for a tensor that is put; only whole ones are. Leave the index out."
             )
-        values = as_tensor(_NAME, shown(self.key(attr)), tensor)
+        values = as_tensor(_FEATURES, shown(self.key(attr)), tensor)
         if values.ndim == 0:
             raise ValueError(
-                f"{_NAME}: {shown(self.key(attr))} must be [n, ...], got a single value. Give a row for each id."
+                f"{_FEATURES}: {shown(self.key(attr))} must be [n, ...], got a single value. Give a row for each id."
             )
         self.part, self._feat[self.key(attr)] = None, values
         self.of_all.discard(self.key(attr))
@@ -306,7 +306,7 @@ class TensorStore(StoreOfPart):
     def _get_tensor(self, attr: Any) -> Tensor:
         tensor = self._feat.get(self.key(attr))
         if tensor is None:
-            raise no_such(_NAME, "tensor", self.key(attr), self._feat)
+            raise no_such(_FEATURES, "tensor", self.key(attr), self._feat)
         return tensor if attr.index is None else tensor[attr.index]
 
     def _remove_tensor(self, attr: Any) -> bool:
@@ -367,9 +367,10 @@ class TensorStore(StoreOfPart):
         rows = OwnRows(ids)
         if rows.num_ids < rows.num_rows:
             ascending = ids.sort().values
+            twice = int(ascending[1:][ascending[1:] == ascending[:-1]][0])
             raise ValueError(
-                f"{_NAME}, group {shown(group)}: the id {int(ascending[1:][ascending[1:] == ascending[:-1]][0])} is "
-                "there twice, so its row is not known; each id may be there once. Put other global ids."
+                f"{_FEATURES}, group {shown(group)}: the id {twice} is there twice, so its row is not known; each id "
+                "may be there once. Put other global ids."
             )
         return self._rows.setdefault(group, rows)
 

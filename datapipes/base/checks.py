@@ -164,7 +164,7 @@ def tensor_of(where: str, name: str, value: Any) -> torch.Tensor:
         return as_tensor(where, name, value)
     if not (isinstance(value, (list, tuple, range)) or hasattr(value, "__array__")):
         raise TypeError(
-            f"{where}: {name} must be a tensor, an array or a list of numbers, got {shown(value)}. Pass one of these."
+            f"{where}: {name} is {shown(value)} ({type(value).__name__}). Pass a tensor, an array or a list of numbers."
         )
     try:
         array = np.array(value, order="C")

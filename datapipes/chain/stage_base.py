@@ -264,7 +264,7 @@ class QueuesOnStreams(StageBase):
 
     @abstractmethod
     def _enter_loop(self, minibatch: MiniBatch) -> None:
-        """Called with a finished minibatch, before the threads of an event loop go on with it."""
+        """Called with what the stages so far have made, before it is handed to the threads of an event loop."""
 
     @abstractmethod
     def _leave_loop(self, minibatch: MiniBatch) -> None:

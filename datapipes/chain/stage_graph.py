@@ -51,8 +51,8 @@ class StageGraph(Generic[_S]):
     def find(self, kind: Any) -> list[Any]:
         """Return the stages that are a `kind`, a stage class or a functional name, in the order of the walk.
 
-        A class finds stages of its subclasses too. A name finds stages of that functional name, and stages of
-        unregistered subclasses of the class registered under it.
+        A class finds stages of its subclasses too. A name finds the stages with that functional name.
+        If the class of a stage is not registered, the name of its nearest registered base class finds the stage too.
 
         Raises:
             TypeError: `kind` is neither a stage class nor a functional name.

@@ -169,7 +169,7 @@ class InFlight(Iterator[T]):
         return not self._ended and self._late_error is None and len(self._kept) < room
 
     def _fill(self) -> None:
-        """Begin coroutines while there is room. Once the next result is there, begin at most one more."""
+        """Begin coroutines while there is room. After each one, return if the result to be delivered next is ready."""
         while self._may_begin() and len(self._running()) < self._window:
             try:
                 future = self._thread.submit(next(self._coroutines))

@@ -56,8 +56,8 @@ class Dataset:
         graph: the graph to sample from, with or without types.
         features: the feature store; its keys are ("node" or "edge", type or None, name).
         train_set, validation_set, test_set: the seeds of the task with their values, as `task` says; each set is a
-            HeteroItemSet by type if the graph has types. A set leaves out types without items; a set without any items
-            has all types.
+            HeteroItemSet by type if the graph has types. A set has only the types that have items. If no type has
+            items, the set has every type, each without items.
         num_classes: labels are in [0, num_classes); 0 if the task has no classes.
         class_names: a name for each class; numbers as text if the files name none.
         normalize_features, largest_component: whether `open` was told to do this; the repr shows both.

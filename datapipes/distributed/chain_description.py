@@ -442,9 +442,13 @@ class ChainBuilder:
 def _offered(where: str, kind: str, offers: Mapping[Any, Any], name: Any) -> Any:
     if isinstance(name, (str, type(None))) and name in offers:
         return offers[name]
-    wanted = f"a {kind} without a name" if name is None else f"the {kind} {shown(name)}"
-    there = ["one without a name" if offer is None else shown(offer) for offer in offers]
-    raise ValueError(f"{where} is {wanted}, which is not offered; there is {', '.join(there) or 'none'}. Offer it.")
+    wanted = _called(kind, name)
+    offered = ", ".join(_called(kind, offer) for offer in offers) or "none"
+    raise ValueError(f"{where} is {wanted}, which is not offered; offered: {offered}. Offer {wanted}.")
+
+
+def _called(kind: str, name: Any) -> str:
+    return f"a {kind} without a name" if name is None else f"the {kind} {shown(name)}"
 
 
 def _dict_of(where: str, entries: list[Any]) -> dict[Any, Any]:

@@ -192,7 +192,9 @@ class SamplerSender:
     def _stream(self, recv_id: Any) -> _Stream:
         stream = self._streams.get(recv_id) if isinstance(recv_id, int) and not isinstance(recv_id, bool) else None
         if stream is None:
-            raise ValueError(f"{_NAME}: there is no receiver {shown(recv_id)}; there are {[*self._streams]}.")
+            raise ValueError(
+                f"{_NAME}: recv_id must be an int, one of {[*self._streams]}, got {shown(recv_id)}. Pass one of these."
+            )
         return stream
 
     def _abandon(self) -> None:

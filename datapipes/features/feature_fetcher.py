@@ -53,8 +53,8 @@ __all__ = ["FeatureFetcher"]
 class FeatureFetcher(MiniBatchTransformer):
     """Fill `node_features` (rows of `input_nodes`) and `edge_features` (rows of each block's `edge_ids`).
 
-    Behind a copy to a GPU, the stage reads with ids on the GPU from features that allow this: page-locked features, and
-    features in the GPU's own memory (see Feature.reads_on).
+    Behind a copy to a GPU, the ids lie on the GPU. Only page-locked features and features in that GPU's own memory can
+    be read with such ids (see Feature.reads_on).
 
     Args:
         feature_store: the store of the features; one call of its `read_many` reads all features of a minibatch. If the

@@ -75,7 +75,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if not all(
         type(length) is int and 0 <= length <= MAX_NODES for length in shape
     ):  # the product of two negative lengths is positive
-        raise ValueError(f"shape {shown(list(shape))}")
+        raise ValueError(f"the header has the shape {shown(list(shape))}")
     return shape, fortran, dtype
 
 
@@ -92,13 +92,13 @@ def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray
     """Return the array in an open .npy file. Unlike np.load, do not guess the format, and unpack no archive."""
     written, fortran, dtype = read_header(file)
     if dtype.kind not in "biufc":
-        raise ValueError(f"dtype {dtype}")
+        raise ValueError(f"the file has the dtype {dtype}")
     if written != shape:
-        raise ValueError(f"shape {shown(list(written))}")
+        raise ValueError(f"the file has the shape {shown(list(written))}")
     # Check this before the mapping: reading a mapping beyond the end of its file would kill the process.
     begin, size = file.tell(), os.fstat(file.fileno()).st_size
     if begin + math.prod(shape) * dtype.itemsize != size:
-        raise ValueError(f"{size - begin} bytes of values, {dtype.itemsize} for each are needed")
+        raise ValueError(f"the file has {size - begin} bytes of values, and needs {dtype.itemsize} for each")
     order: Any = "F" if fortran else "C"
     if not mmap or size == begin:
         return np.fromfile(file, dtype, math.prod(shape)).reshape(shape, order=order)

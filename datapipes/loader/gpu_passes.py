@@ -213,8 +213,8 @@ def wait_at_the_end(graph: Graph, options: LoaderOptions) -> Graph:
 class WaitForGpu(StreamStage):
     """Pass minibatches on; at the end of an epoch, wait for the copies and reads of earlier stages.
 
-    Reads on a GPU report ids without rows only after they have run. With this wait, the error is raised at the end of
-    its epoch and not in the next epoch. The source tensors of the last copies are freed, too.
+    An id that has no row is reported only after the read on the GPU has run. With this wait, the error is raised at the
+    end of its epoch and not in the next epoch. The source tensors of the last copies are freed, too.
 
     Raises:
         IndexError: At the end of an epoch: ids that were read on a GPU had no rows.

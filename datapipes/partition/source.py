@@ -150,9 +150,9 @@ def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | N
 
 
 def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
-    """Return (graph, texts): the graph of a Dataset with its data as attributes, and texts on data left out.
+    """Return (graph, left_out) of a Dataset. See `source_of`.
 
-    See `source_of`.
+    `graph` has the features and item sets as attributes; `left_out` has texts that name the data which was left out.
     """
     graph = data.graph
     nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}

@@ -80,7 +80,8 @@ _FEWEST = 16
 
 
 class Strangers:
-    """Ends connections to `port` from which no request has come, if they are silent or too many.
+    """Ends connections to `port` that have sent no request yet: those silent for too long, and the most silent of the
+    others if too many are left.
 
     Args:
         where: the server, for the log.

@@ -74,7 +74,10 @@ class Identity:
         nodes: list[Any] = [*self.num_nodes]
         edges: list[Any] = [*self.num_edges]
         if None in (*nodes, *edges) and (nodes, edges) != ([None], [None]):
-            raise ValueError(f"the types are {shown(nodes)} and {shown(edges)}, partly without names")
+            raise ValueError(
+                f"the node types are {shown(nodes)} and the edge types {shown(edges)}; a type without a name (None) "
+                "must be the only one of both"
+            )
         for types in (nodes, edges):
             if None not in types and types != sorted(types):
                 raise ValueError(f"the types {shown(types)} are not in order")

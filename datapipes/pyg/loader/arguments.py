@@ -294,7 +294,7 @@ def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
 
 
 def feature_store(where: str, features: Any) -> FeatureStore:
-    """Return the argument `features` of a loader as a FeatureStore. A key that is a name means nodes without types.
+    """Return the argument `features` of a loader as a FeatureStore. A key "x" stands for ("node", None, "x").
 
     Raises:
         TypeError, ValueError: A value is no feature, or a key is not allowed.

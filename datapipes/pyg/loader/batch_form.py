@@ -80,7 +80,10 @@ class _Slot:
         return None if self.value.requires_grad else (self.value._version, self.value.data_ptr())
 
     def keeps_layout(self) -> bool:
-        """Return whether the value, which is the same object, still has the memory and shape of `table`."""
+        """Return whether the value still has the memory, dtype and shape of `table`; True if there is no table.
+
+        The caller has checked that the data still has this very object.
+        """
         if self.table is None or not isinstance(self.value, Tensor):
             return True
         return _layout(self.value) == _layout(self.table.rows)

@@ -288,8 +288,8 @@ def _(play: Play) -> None:
 
 
 def chain_of_parts(graph: Any, store: Any) -> dp.Stage:
-    """20 minibatches: more than a loader makes ahead of the fault, which comes after two."""
-    return seeds(20).sample_neighbor(graph, [4, 4]).fetch_feature(store, ["x"])
+    """100 minibatches: more than two workers make ahead of the fault, which comes after two."""
+    return seeds(400).sample_neighbor(graph, [4, 4]).fetch_feature(store, ["x"])
 
 
 def of_whole(play: Play) -> list[str]:

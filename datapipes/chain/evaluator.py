@@ -141,8 +141,8 @@ class Evaluator:
                     if _is_asked_to_end():
                         raise
                     raise RuntimeError(
-                        f"{stage.name}: its transform_async was cancelled: {sentence(error)} Raise an error, or return "
-                        "None to drop the minibatch."
+                        f"{stage.name}: its transform_async raised CancelledError: {sentence(error)} Raise an error, "
+                        "or return None to drop the minibatch."
                     ) from error
                 return _checked(stage, result, inputs[0], rng)
 

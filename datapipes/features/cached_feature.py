@@ -115,11 +115,9 @@ class CPUCachedFeature(CachingFeature):
         feature: the feature from which missing rows are read, such as a DiskFeature.
         max_bytes: memory for the kept rows and for the tables that find them: "4GB", or bytes as an int. The tables
             take 4 bytes for each row of the feature, 5 with "sieve", and 20 for each kept row.
-        policy: which row is dropped for a new row.
-            - "sieve" or None: the oldest row that was not asked for since SIEVE last considered it; but the new row is
-              not kept unless it was asked for more often than that row.
-            - "lru": the row whose last request is longest ago.
-            - "static": no row; `counts` decides which rows are kept.
+        policy: which row is dropped for a new row. "sieve" or None: the oldest row that was not asked for since SIEVE
+            last considered it; but the new row is not kept unless it was asked for more often than that row. "lru": the
+            row whose last request is longest ago. "static": no row; `counts` decides which rows are kept.
         counts: for "static": int64 [count], how often each row is asked for, `count_accesses(loader)[key]`. The rows
             with the largest counts are read when the cache is built; of rows with equal counts, those with smaller ids.
         share_with: another CPUCachedFeature whose rows have the same number of bytes. This cache then keeps its rows in

@@ -108,8 +108,8 @@ class CSCGraph(LocalGraph):
         is opened. The build needs free disk space of about twice the bytes of the graph.
 
         Args:
-            edges: the sources and destinations. An array [2, num_edges], sources first, or [num_edges, 2], or the path of
-                a .npy file of either. Or a pair (sources, destinations) of arrays or of paths of .npy files. Or a file
+            edges: the sources and destinations. An array [2, num_edges], sources first, or [num_edges, 2], or the path
+                of a .npy file of either. Or a pair (sources, destinations) of arrays or of paths of .npy files. Or a file
                 of pairs with the suffix .int32 or .int64. Or a Parquet or CSV file with the columns "src" and "dst", or
                 with only two columns; a first line with letters is a header, and without a header the first two columns
                 are used. Or a folder of files of one of these kinds, read in the order of their names. Or the URI of

@@ -112,9 +112,9 @@ class CSCGraph(LocalGraph):
                 of a .npy file of either. Or a pair (sources, destinations) of arrays or of paths of .npy files.
                 Or a file of pairs with the suffix .int32 or .int64. Or a Parquet or CSV file with the columns "src" and
                 "dst", or with only two columns; a first line with letters is a header, and without a header
-                the first two columns are used. Or a folder of files of one of these kinds, read in the order of their names.
+                the first two columns are used. Or a folder of files of one of these kinds, read in the order of names.
                 Or the URI of Parquet or CSV files or of their folder, as "gs://bucket/edges/".
-                Or an iterable of chunks [2, n] or ([2, n], {name: values}), or a callable that returns such an iterable.
+                Or an iterable of chunks [2, n] or ([2, n], {name: values}), or a callable that returns one.
             folder: a new or empty folder, or the folder of the same graph.
             node_attributes: {name: values [num_nodes, ...], or the path of a .npy file}.
             edge_attributes: {name: values [num_edges, ...], the path of a .npy file, or the name of a column of the

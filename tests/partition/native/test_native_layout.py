@@ -184,8 +184,8 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def root(whole, tmp_path) -> Path:
-    shutil.copytree(whole, tmp_path / "root")
-    return tmp_path / "root"
+    shutil.copytree(whole, tmp_path / "partition")
+    return tmp_path / "partition"
 
 
 def open_all(root: Path, verify: bool = True) -> list[Part]:
@@ -347,7 +347,7 @@ def test_hot_nodes_that_are_none_are_refused(refuses, root):
 @pytest.mark.parametrize("of", ["nodes", "edges"])
 def test_a_map_of_other_ids_than_the_graph_has_is_refused(refuses, tmp_path, of):
     book = PartitionBook(1, torch.zeros(3).long(), RangeMap(torch.tensor([0, 2])))
-    root = write(tmp_path / "root", graph_of([[0], [], [1]]), book)
+    root = write(tmp_path / "partition", graph_of([[0], [], [1]]), book)
     header = json.loads((root / "book" / "book.json").read_text())
     arrays = np.load(root / "book" / "arrays.npy")
     entry = next(each for each in header["arrays"] if each["kind"].endswith(of))

@@ -62,8 +62,8 @@ void rows_of_a_file_are_those_in_memory() {
           CHECK(counts.bytes_read % 4096 == 0);
           CHECK((counts.reads > 0) == (width > 0));
           for (std::size_t i = 0; i < ids.size(); ++i) {
-            const auto row = bytes.begin() + begin + static_cast<std::int64_t>(ids[i]) * width;
-            CHECK(std::equal(row, row + width, out.begin() + static_cast<std::int64_t>(i) * width));
+            const auto* const row = bytes.data() + begin + static_cast<std::int64_t>(ids[i]) * width;
+            CHECK(equal_bytes(out.data() + static_cast<std::int64_t>(i) * width, row, static_cast<std::size_t>(width)));
           }
           CHECK(read_rows<Id>(file, {}, nullptr, depth).reads == 0);
         }

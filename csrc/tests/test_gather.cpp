@@ -32,8 +32,8 @@ void rows_are_gathered_at_every_width() {
       const RowTable rows{table.data(), kRows, width, stride};
       gather_rows<Id>(rows, ids, out.data());
       for (std::int64_t i = 0; i < std::ssize(ids); ++i) {
-        const auto row = table.begin() + ids[static_cast<std::size_t>(i)] * stride;
-        CHECK(std::equal(row, row + width, out.begin() + i * width));
+        const auto* const row = table.data() + ids[static_cast<std::size_t>(i)] * stride;
+        CHECK(equal_bytes(out.data() + i * width, row, static_cast<std::size_t>(width)));
       }
       gather_rows<Id>(rows, {}, out.data());
       for (const Id outside : {Id{-1}, Id{kRows}, std::numeric_limits<Id>::max(), std::numeric_limits<Id>::min()}) {

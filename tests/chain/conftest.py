@@ -7,15 +7,26 @@ import time
 import pytest
 
 OF_EPOCHS = ("datapipes-async", "datapipes-digests", "datapipes-prefetch")
+_MOMENT_S = 0.2  # for a thread whose epoch was collected to end
 _BOUND_S = 5.0
 
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
-    left = [thread for thread in threading.enumerate() if thread.name.startswith(OF_EPOCHS)]
-    if left:
-        gc.unfreeze()
+    if _left():
         gc.collect()  # an epoch that was not read to its end goes on until it is collected
-    ends = time.monotonic() + _BOUND_S
-    for thread in left:  # what a longer fixture holds may go on
+        _join(_MOMENT_S)
+    if _left():
+        gc.unfreeze()  # what is set apart may hold the epoch; to visit all of it takes long
+        gc.collect()
+        _join(_BOUND_S)  # what a longer fixture holds may go on
+
+
+def _left() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(OF_EPOCHS)]
+
+
+def _join(bound_s: float) -> None:
+    ends = time.monotonic() + bound_s
+    for thread in _left():
         thread.join(max(0.0, ends - time.monotonic()))

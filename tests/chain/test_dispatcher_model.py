@@ -119,7 +119,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("broken", "config", "what"), ranked(MISTAKES, 3), ids=[broken.__name__ for broken, _, _ in MISTAKES]
+    ("broken", "config", "what"), ranked(MISTAKES, 0), ids=[broken.__name__ for broken, _, _ in MISTAKES]
 )
 def test_the_search_finds_each_mistake(broken: type[Dispatcher], config: Config, what: str) -> None:
     with pytest.raises(Violation, match=what):

@@ -1,5 +1,5 @@
-"""Addresses of servers, "host:port". Replicas are the addresses of the servers of one part. A Resolver is written by
-the user and looks addresses up; clients ask the Resolver again if they can reach no server of a part.
+"""Addresses of servers, "host:port". Replicas are the addresses of the servers of one part. A Resolver, which the user
+writes, looks up addresses; clients ask the Resolver again if they can reach no server of a part.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Address(NamedTuple):
         return (ip := _ip(self.host)) is not None and ip.is_unspecified
 
     def is_heard(self, timeout: float) -> bool:
-        """Return False if the connection is refused or the host name is unknown. Otherwise return True, also if no
-        answer comes within `timeout` seconds.
+        """Try to connect to the address. Return False if the connection is refused, or the host name is unknown.
+        Otherwise return True, also if no answer comes within `timeout` seconds.
         """
         try:
             socket.create_connection(self, timeout).close()
@@ -123,7 +123,7 @@ class Replicas(tuple[Address, ...]):
     __slots__ = ()
 
     def is_heard(self, timeout: float) -> bool:
-        """Return True if a server seems to listen at one of the addresses or more, see Address.is_heard."""
+        """Return True if a server seems to listen at any of the addresses, see Address.is_heard."""
         return any(address.is_heard(timeout) for address in self)
 
     def plain(self) -> Any:
@@ -146,8 +146,8 @@ class Resolver(ABC):
     def addresses(self, part: int) -> Sequence[str]:
         """Return "host:port" of each server that serves `part` now, in any order. Return [] if there is no server yet.
 
-        A client calls this when it connects, until the list has an address, and again when it can reach no server of
-        the part. Return within a second. If this method raises, clients ask the known servers again.
+        A client that connects calls this until the list has an address. It calls this again when it can reach no server
+        of the part. Return within a second. If this method raises an error, clients ask the known servers again.
         """
 
 

@@ -1,7 +1,7 @@
 """Import pyarrow only when a client or a server is made, since pyarrow is an optional dependency.
 
-Arrow Flight hangs in a process that was forked from a process with a Flight client or server. Functions here raise an
-error in such a forked process, so that it does not hang.
+Arrow Flight hangs in a process that was forked from a process with a Flight client or server. So `refuse_forked` raises
+an error in such a process.
 """
 
 from __future__ import annotations

@@ -371,8 +371,8 @@ class ChainBuilder:
             raise
 
     def _value(self, where: str, value: Any, nested: int = 0) -> Any:
-        """Turn `value`, as the description has it, into the argument of a stage. `nested` counts the values around this
-        one.
+        """Turn `value`, as the description has it, into the argument of a stage. `nested` is the number of values
+        around it, such as a list.
         """
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
@@ -420,8 +420,8 @@ class ChainBuilder:
         self._admit(self._held_bytes)
 
     def _item_set(self, where: str, items: Any, names: Any, nested: int) -> ItemSet:
-        """Return the item set that the description gives by `items`, its arrays, and `names`. Received tensors are
-        copied.
+        """Return the ItemSet of the arrays `items` under their `names`; both are as the description has them. Received
+        tensors are copied.
         """
         match items:
             case {"tuple": [*values], **others} if not others:

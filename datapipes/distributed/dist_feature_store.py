@@ -1,5 +1,5 @@
-"""DistFeatureStore: features of a partitioned graph. For each minibatch, each other part that has rows of it gets one
-request.
+"""DistFeatureStore: features of a partitioned graph. For each minibatch, one request is sent to each other part that
+has some of its rows.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class DistFeatureStore(FeatureStore):
         return await self._reader.read(self._wanted(requests))
 
     def stats(self) -> dict[str, int]:
-        """Count the reads from this store so far, in this process and in its worker processes.
+        """Return counts of the reads from this store so far, in this process and in its worker processes.
 
         Returns:
             {name: count}. An id counts once in a minibatch, even if several of its features are read.

@@ -321,7 +321,8 @@ class DistGraph(Graph):
 
     def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
         """Return {edge type: digests of the weights or times that the plan's choice reads}; None for an edge type from
-        which no values are read. The digests are sums over all parts. Only the first call asks the parts.
+        which no values are read; {} if the choice reads none at all. The digests are sums over all parts. Only the
+        first call asks the parts.
 
         The digests are part of a sampler's fingerprint. They do not depend on the partition, so a saved state fits the
         whole graph and any partition of it.

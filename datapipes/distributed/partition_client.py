@@ -72,7 +72,7 @@ def connect(
     deadline: float = 30.0,
 ) -> PartitionClient:
     """Return a client of the servers in `namebook`. This call asks one server; other servers are asked when they are
-    needed. RemoteReceivingChannel uses the client of the latest call by default.
+    needed. RemoteReceivingChannel by default uses the client that the latest call of `connect` returned.
 
     Args:
         namebook: {server rank: "host:port"}, with a list for replicas; the path of a JSON file with such a dict;

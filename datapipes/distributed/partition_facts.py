@@ -37,8 +37,8 @@ FeatureForms = Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, st
 
 @dataclass(frozen=True)
 class PartitionFacts(Identity):
-    """The facts of a partition, equal for all its parts: what Identity has, and the following. Servers with equal facts
-    give equal answers.
+    """The facts of a partition, equal for all its parts: those of its base class Identity (ids, and how many parts,
+    nodes and edges there are), and the following. Servers with equal facts give equal answers.
 
     Attributes:
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.

@@ -120,8 +120,8 @@ class RemoteSource(StreamStage):
 
 
 class _OfRank(SeedStage):
-    """Stage with the share of one client, if several clients share the minibatches of `sampler`: the indices rank, rank
-    + world_size, ..., not padded.
+    """Seed stage for one of several clients that share the minibatches of `sampler`. It makes those with the indices
+    rank, rank + world_size, ..., not padded.
     """
 
     def __init__(self, sampler: SeedStage, channel: RemoteReceivingChannel) -> None:
@@ -159,7 +159,7 @@ class _OfRank(SeedStage):
 
 
 def _differences(described: Message, pipe: Stage) -> list[str]:
-    """Compare the chain with the description `described` and the chain `pipe`. Return a text for each difference; []:
+    """Compare the chain that `described` describes with the chain `pipe`. Return a text for each difference; [] if
     there is none. Names of graphs, item sets and stores are not compared.
 
     Raises:

@@ -171,7 +171,8 @@ class _Group(NamedTuple):
 class Reading:
     """One read of rows of several features, in three steps. First `begin` sends a request to each other part that has
     some of the rows. Then `fill_here` copies the rows of the local part and of the cache to `outs`. Then `put` copies
-    the rows of one answer to `outs`; call it for each answer that is not `is_in_place`. After that `outs` are complete.
+    the rows of one answer to `outs`; call it for each answer for which `is_in_place` is False. After that `outs` are
+    complete.
 
     These methods block. Any thread may call them, one at a time.
 

@@ -69,11 +69,10 @@ class Connection:
         note_client(self._client)
 
     def ask(self, request: Message, timeout: float, most_bytes: int, sink: Sink | None = None) -> Message:
-        """Send `request` and return the answer. Both together take at most `timeout` seconds.
+        """Send `request`, and receive and return the answer, all within `timeout` seconds.
 
         Args:
-            most_bytes: how many bytes the tensors of the answer may have. Only an answer with SLACK_BYTES more is
-                refused.
+            most_bytes: how many bytes the tensors of the answer may have. Up to SLACK_BYTES more are accepted.
             sink: a Sink, which takes the tensors of the answer while they arrive, see from_batches; None: the answer
                 has them.
 
@@ -195,7 +194,7 @@ class Connections:
 
         Raises:
             TimeoutError: No connection was made within `timeout` seconds.
-            The errors of the function `connect`.
+            The errors of `connect`, the argument of the constructor.
         """
         ends = time.monotonic() + timeout
         with self._changed:

@@ -110,9 +110,9 @@ class FlightPeers:
         return self._remote_part(part).submit(attempt, waits=waits)
 
     def _remote_part(self, part: int) -> RemotePart:
-        """Return this process's RemotePart for `part`, which has its connections and threads; make it if there is none.
-        A RemotePart must not refer to this FlightPeers: its threads would keep the FlightPeers from being
-        garbage-collected.
+        """Return the RemotePart for `part`, which has this process's connections and threads for the part. Make it if
+        there is none. A RemotePart must not refer to this FlightPeers: its threads would keep the FlightPeers from
+        being garbage-collected.
         """
         pid = os.getpid()
         if (entry := self._by_process.get(pid)) is None:
@@ -176,8 +176,8 @@ class FlightPeers:
 
 
 def _close_all(pid: int, remote_parts: dict[int, RemotePart]) -> None:
-    """Close all connections and threads of the process `pid`. In any other process do nothing, since a forked process
-    has a copy of them.
+    """Close all connections and threads of the process `pid`. In any other process do nothing: a process forked from
+    `pid` has only copies of them.
     """
     if os.getpid() == pid:
         for remote_part in [*remote_parts.values()]:

@@ -46,7 +46,8 @@ class CreateRequest:
 
     Attributes:
         client: a secret that identifies the client.
-        chain: the header of the chain's description. Its tensors are sent as the tensors of the message.
+        chain: the header of the chain's description. The tensors of the description are sent as the tensors of the
+            message.
         worker_key: a name under which clients share one chain; or None.
         num_workers: how many worker processes the client wants.
     """
@@ -201,8 +202,8 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
 
 
 def minibatch_of(where: str, name: str, tensors: Any) -> MiniBatch:
-    """Turn the tensors of a received message into a MiniBatch. Raise BadMessage if they are none; `name` is what the
-    error calls them.
+    """Turn the tensors of a received message into a MiniBatch. Raise BadMessage if this is not possible; `name` is what
+    the error calls the tensors.
     """
     try:
         return MiniBatch.from_message(tensors)

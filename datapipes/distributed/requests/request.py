@@ -106,7 +106,7 @@ class Request(ABC, Generic[Answer]):
 
     def cut(self: Kind, most_ids: int) -> list[Kind]:
         """Cut this request into requests of at most `most_ids` ids each, and return these in order. At least one is
-        returned, also without ids.
+        returned, also if there are no ids.
         """
         if self.num_ids <= most_ids:
             return [self]
@@ -143,7 +143,8 @@ class Request(ABC, Generic[Answer]):
 
     @classmethod
     def from_message(cls: type[Kind], where: str, message: Message) -> Kind:
-        """Read a request of this kind from `message`. Types and names are not checked here, but in `answered_by`.
+        """Read a request of this kind from `message`. Whether the part has the requested types and names is checked
+        later, in `answered_by`.
 
         Raises:
             BadRequest: The message is no request of this kind.

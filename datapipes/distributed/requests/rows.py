@@ -121,8 +121,9 @@ class RowsRequest(Request[list[Tensor]]):
         return pieces
 
     def _taking(self, before: int, begin: int) -> TakeRows | None:
-        """Return the function `take` for a piece of this request; None if `take` is None. It adds offsets to the
-        positions that it gets, since the piece's answer begins at tensor `before` and row `begin` of the whole answer.
+        """Return a function that passes the rows of one piece of this request on to `take`. The function adds offsets
+        to the rows' positions: the answer to the piece begins at tensor `before` and row `begin` of the whole answer.
+        Return None if `take` is None.
         """
         take = self.take
         return None if take is None else lambda number, first, rows: take(before + number, begin + first, rows)

@@ -279,7 +279,9 @@ class KeptAnswers:
                 self._num_bytes -= self._answers.pop(key).num_bytes
 
     def keep(self, key: Key, answer: Message) -> None:
-        """Keep `answer`, unless it has more than `most_bytes`. Then drop the oldest answers until the rest fits."""
+        """Keep `answer` for repeated requests, and drop the oldest answers until all kept ones together have at most
+        `most_bytes`. An answer that alone has more is not kept.
+        """
         with self._changed:
             if key not in self._answers and answer.num_bytes <= self._most_bytes:
                 self._answers[key] = answer
@@ -297,7 +299,7 @@ def bytes_of(minibatch: MiniBatch) -> int:
 
 
 def refuse_many_seeds(where: str, graph: StageGraph[Stage], most_bytes: int) -> None:
-    """Raise ValueError if already the seeds of a minibatch, negatives included, have more than `most_bytes`."""
+    """Raise ValueError if the seeds of a minibatch alone, negatives included, have more than `most_bytes`."""
     seeds: Any = graph.seed_stage
     count = min(seeds.batch_size, len(seeds.item_set))
     for stage in graph.find(NegativeSampler):

@@ -197,8 +197,8 @@ class PartitionServer:
         self._ending.push(guards(service.where, service, port, connections, looks, self._fail))
 
     def leave(self) -> None:
-        """From now on tell clients that ask for its health the status "leaving": this server stays only until the other
-        ranks are done. It answers requests as before.
+        """From now on answer requests for the server's health with the status "leaving": the server stays only until
+        the other ranks are done. All other requests are answered as before.
         """
         self._running().is_leaving = True
 
@@ -245,7 +245,7 @@ class PartitionServer:
 
     def _memory_bound(self) -> int | None:
         """Return the limit `max_memory` in bytes; None for no bound. Call this after the part was opened: the memory in
-        use at this moment is part of the value "auto", and of the least value that is allowed.
+        use at this moment is added in the value of "auto", and in the least value that is allowed.
         """
         max_memory, now = self.limits.max_memory, own_memory()
         max_request_bytes, _, max_bytes_in_flight = sizes_of(self.limits)

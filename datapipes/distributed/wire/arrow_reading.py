@@ -250,8 +250,8 @@ def _check_batch(where: str, pa: Any, schema: Any, batch: Any) -> None:
 
 
 def _value_of(column: Any) -> Any:
-    """Return the only value of an Arrow column, which was validated, as a buffer. It is not copied, as an Arrow scalar
-    would be.
+    """Return the only value of an Arrow column, which was validated, as a buffer. The value is not copied; making an
+    Arrow scalar would copy it.
     """
     _, offsets, data = column.buffers()
     first, end = struct.unpack_from("=qq", offsets, 8 * column.offset)

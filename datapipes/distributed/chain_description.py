@@ -294,8 +294,9 @@ class ChainBuilder:
     """Builds a chain from its description. Arguments other than `admit` are as for build_chain.
 
     Args:
-        admit: function (num_bytes), called before each copy of received tensors; `num_bytes` is the total of all
-            copies, the new one included. If `admit` raises an error, `build` stops with this error.
+        admit: function (num_bytes), called before each copy of received tensors; `num_bytes` is the memory of all
+            copies so far, of the new copy, and of what stages compute from them. If `admit` raises an error, `build`
+            stops with this error.
     """
 
     def __init__(

@@ -167,8 +167,8 @@ class RemoteReceivingChannel(ChannelBase):
         return 0 if dispatcher is None or pool is None else len(dispatcher) + pool.num_arrived
 
     def _begin(self) -> Dispatcher:
-        """Return the Dispatcher of the present epoch, which requests the minibatches and puts them in order. Make it if
-        the epoch has not begun.
+        """Return the Dispatcher of the present epoch, which requests the minibatches and delivers them. Make it if the
+        epoch has not begun.
         """
         if self._dispatcher is None:
             self._pool, calls = self._new_pool(), Calls(Numbering({}, None), NoClock())

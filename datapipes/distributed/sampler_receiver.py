@@ -217,7 +217,8 @@ class _Senders:
                     raise self._late(timeout)
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take a request of a sender: a JoinRequest, or a PushRequest with a minibatch. See flight_server.PutService.
+        """Take a request of a sender: a JoinRequest, or a PushRequest (a minibatch or a signal). See
+        flight_server.PutService.
 
         Raises:
             BadRequest: The message is no such request, or an earlier push has not arrived yet.

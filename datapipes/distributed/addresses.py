@@ -1,5 +1,5 @@
-"""Addresses of servers, "host:port". Replicas are the addresses of one part's servers. A Resolver looks addresses up;
-clients ask the Resolver again if they can reach no server of a part.
+"""Addresses of servers, "host:port". Replicas are the addresses of the servers of one part. A Resolver, which the user
+writes, looks up addresses; clients ask the Resolver again if they can reach no server of a part.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ class Address(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether this is a wildcard such as 0.0.0.0: a server can listen on it, a client cannot connect to it."""
+        """Whether this is a wildcard such as 0.0.0.0: a server can listen on a wildcard, but a client cannot connect to
+        it.
+        """
         return (ip := _ip(self.host)) is not None and ip.is_unspecified
 
     def is_heard(self, timeout: float) -> bool:
-        """Return False if the connection is refused or the host name is unknown. Otherwise return True, also if no
-        answer comes within `timeout` seconds.
+        """Try to connect to the address. Return False if the connection is refused, or the host name is unknown.
+        Otherwise return True, also if no answer comes within `timeout` seconds.
         """
         try:
             socket.create_connection(self, timeout).close()
@@ -59,7 +61,9 @@ class Address(NamedTuple):
         return True
 
     def uri(self, *, tls: bool) -> str:
-        """Return the address as Arrow Flight writes it."""
+        """Return the address as a URI for Arrow Flight: "grpc+tls://host:port" with `tls`, else
+        "grpc+tcp://host:port".
+        """
         return f"grpc+{'tls' if tls else 'tcp'}://{self}"
 
     def __str__(self) -> str:
@@ -67,11 +71,12 @@ class Address(NamedTuple):
 
 
 def parse_address(where: str, name: str, value: Any, *, lowest_port: int = 1) -> Address:
-    """Return the Address of a text "host:port". An Address is returned as it is.
+    """Parse `value`, a text "host:port", and return the Address. If `value` is an Address, return it unchanged.
 
     Args:
-        name: what error messages call the address.
-        lowest_port: 0 if the system may choose the port.
+        where: the caller, for error messages.
+        name: what error messages call the value.
+        lowest_port: the smallest port that is allowed: 1, or 0 if the system may choose the port.
     Raises:
         TypeError: `value` is no text.
         ValueError: `value` is no address; the message says why.
@@ -113,16 +118,18 @@ _EVERY_S = 0.25
 
 
 class Replicas(tuple[Address, ...]):
-    """The addresses of one part's servers, which all give the same answers; at least one."""
+    """A tuple of the addresses of the servers of one part: at least one. All these servers give the same answers."""
 
     __slots__ = ()
 
     def is_heard(self, timeout: float) -> bool:
-        """Return whether Address.is_heard is True for any of the addresses."""
+        """Return True if a server seems to listen at any of the addresses, see Address.is_heard."""
         return any(address.is_heard(timeout) for address in self)
 
     def plain(self) -> Any:
-        """Return a value for a namebook: "host:port" of the only address, or else a list of these texts."""
+        """Return the addresses as a user writes them in a namebook: one address as a text "host:port", several as a
+        list of texts.
+        """
         return str(self[0]) if len(self) == 1 else [str(address) for address in self]
 
     def __str__(self) -> str:
@@ -139,8 +146,8 @@ class Resolver(ABC):
     def addresses(self, part: int) -> Sequence[str]:
         """Return "host:port" of each server that serves `part` now, in any order. Return [] if there is no server yet.
 
-        A client calls this when it connects, until the list has an address, and again when it can reach no server of
-        the part. Return within a second. If this method raises, clients ask the known servers again.
+        A client that connects calls this until the list has an address. It calls this again when it can reach no server
+        of the part. Return within a second. If this method raises an error, clients ask the known servers again.
         """
 
 
@@ -149,11 +156,13 @@ Namebook = Mapping[int, "str | Sequence[str]"] | str | Path | Resolver
 
 
 def replicas_of(where: str, part: str, value: Any, named: str) -> Replicas:
-    """Return the Replicas of one part from a user's `value`: "host:port", or a list of such texts.
+    """Turn what a user's namebook has for one part into Replicas. `value` is a text "host:port" or a list of such
+    texts.
 
     Args:
+        where: the caller, for error messages.
         part: what error messages call the part, such as "part 3".
-        named: what error messages call the source of the addresses.
+        named: what error messages call the namebook.
     Raises:
         TypeError: `value` has another type.
         ValueError: An address is invalid, is a wildcard, or is listed twice; or there is no address.
@@ -174,7 +183,8 @@ def replicas_of(where: str, part: str, value: Any, named: str) -> Replicas:
 
 
 def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
-    """Return {part: its Replicas} for `parts`. Wait until each part has an address, at most `timeout` seconds in all.
+    """Ask `resolver` for the addresses of `parts` until each part has one, and return {part: its Replicas}. All parts
+    together may take `timeout` seconds.
 
     Raises:
         TimeoutError: A part got no address; the message names it.

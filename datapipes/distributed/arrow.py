@@ -1,7 +1,7 @@
 """Import pyarrow only when a client or a server is made, since pyarrow is an optional dependency.
 
-Arrow Flight hangs in a process that was forked from a process with a Flight client or server. Such a process gets an
-error instead.
+Arrow Flight hangs in a process that was forked from a process with a Flight client or server. So `refuse_forked` raises
+an error in such a process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FLIGHT = "Arrow Flight"
 
 
 def arrow(where: str) -> Any:
-    """Return the module pyarrow. Raise the errors of `arrow_flight`."""
+    """Import and return the module pyarrow. Raises what `arrow_flight` raises."""
     arrow_flight(where)
     import pyarrow
 
@@ -23,7 +23,7 @@ def arrow(where: str) -> Any:
 
 
 def arrow_flight(where: str) -> Any:
-    """Return the module pyarrow.flight.
+    """Import and return the module pyarrow.flight. `where` is the caller, for error messages.
 
     Raises:
         ModuleNotFoundError: pyarrow is not installed; the message says what to install.

@@ -1,4 +1,4 @@
-"""Send requests to several parts at once: to the part in this process and to parts behind servers."""
+"""Send requests to several parts of a graph at once. One part may be in this process; the others are behind servers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from datapipes.partition.native.part import Part
 
 
 class Peers(Protocol):
-    """Asks the owners of parts. Many requests can be in flight. Each request ends in bounded time, with an answer or an
-    error.
+    """Sends requests to the servers of the parts of a graph. Many requests can be in flight. Each request ends in
+    bounded time, with an answer or an error.
 
-    A worker process gets a copy without connections, and connects on its first request. Errors have specific types and
-    name the part; an error that a server sent has the server's reason.
+    A copy in a worker process has no connections at first, and connects with its first request. Errors have specific
+    types and name the part; if a server sent the error, the text has the server's reason.
     """
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
-        """Send a request to a part; return a future of the answer at once."""
+        """Send `request` to the server of `part`. Return at once, with a future of the answer."""
 
     def close(self) -> None:
         """End all connections of this process; may be called twice. The next request connects again."""
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Ask(NamedTuple):
-    """A request to one part."""
+    """A request together with the id of the part to which it is to be sent."""
 
     part: int
     request: Request[Any]
@@ -51,8 +51,11 @@ _thread = _Thread()
 
 
 def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in this thread, without an event loop. The coroutine may await only here_or_off_loop
-    and all_or_failed, which block here.
+    """Run `coroutine` to its end in this thread, without an event loop, and return its result. So a synchronous method
+    can share the code of its async twin.
+
+    The coroutine may await only `here_or_off_loop` and `all_or_failed`; these two block while they run under
+    `run_here`.
     """
     before, _thread.blocks = _thread.blocks, True
     try:
@@ -66,12 +69,16 @@ def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def here_or_off_loop(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return `fn(*args, **kwargs)`. Call `fn` in this thread if it is within `run_here`, else off the event loop."""
+    """Call `fn` and return its result. Under `run_here` the call is made in this thread. Otherwise it is made in
+    another thread, so that it does not block the event loop.
+    """
     return fn(*args, **kwargs) if _thread.blocks else await off_loop(fn, *args, **kwargs)
 
 
 async def all_or_failed(futures: Collection[Future[T]]) -> Collection[Future[T]]:
-    """Wait until all futures are done or one has failed. Return the failed futures; if none has failed, all futures."""
+    """Wait until all `futures` are done, or until one has failed. Return the futures that have failed; if none has
+    failed, return all of them.
+    """
     if all(future.done() for future in futures):
         return futures
     if _thread.blocks:
@@ -93,10 +100,11 @@ def _has_failed(future: Future[Any]) -> bool:
 
 
 async def ask_all(asks: Sequence[Ask], peers: Peers, local_part: Part | None) -> list[Any]:
-    """Return the answers in the order of `asks`. Send requests first, so that servers work while `local_part` answers.
+    """Send each request of `asks` to its part, and return the answers in the order of `asks`. `local_part`, the part in
+    this process, answers here; the requests to servers are sent first, so that the servers work meanwhile.
 
     Raises:
-        The errors of the requests; a note names the part.
+        The errors of the requests; a note on the error names the part.
     """
     part_of: dict[Future[Any], int] = {}
     answers = {}
@@ -124,7 +132,7 @@ def _answered_here(request: Request[Answer], part: Part) -> Answer:
 
 @contextmanager
 def _noting_part(part: int) -> Iterator[None]:
-    """Context manager that adds a note to an error, saying which part was asked."""
+    """Context manager: if the `with` statement raises an error, add the note that `part` was asked."""
     try:
         yield
     except Exception as error:

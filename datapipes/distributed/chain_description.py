@@ -1,18 +1,19 @@
-"""Describe a chain of stages so that another process can build it: JSON values and tensors, never code.
+"""Describe a chain of stages so that another process can build it. A description has JSON values and tensors, never
+code.
 
 describe_chain writes the description, build_chain reads it. The description lists the stages and their arguments.
-Graphs, feature stores and named item sets are given by their names in the other process; the name is null for the only
-graph or store there. The description also has the chain's fingerprint: build_chain refuses a chain that would yield
-other minibatches.
+Graphs, feature stores and named item sets are not sent: the description has the name that the object has in the other
+process. The name is null if the other process has only one graph or store. The description also has the chain's
+fingerprint. build_chain refuses a chain whose minibatches would differ from those of the described chain.
 
 A value of an argument is null, a boolean, a number, a text, a list, or an object of one entry, whose key is the type:
 {"tuple": [...]}, {"dict": [[key, value], ...]}, {"tensor": its name in the message}, {"graph": name or null},
 {"features": [name or null, dtype and shape of a row of each feature that is read]}, {"items": name}, {"item_set":
 [items, names]}, {"item_sets": {"dict": ...}}. Each tensor of the message is used exactly once.
 
-The description may come from anybody. Only offered stages are built, over the graphs, items and stores of this process.
-The chain's memory is counted before it is allocated, since a chain may need more bytes than the message has: a mask has
-one byte for each node, but the ids made from the mask have eight bytes each.
+The description may come from anybody. So only stages that this process offers are built, over its own graphs, items and
+stores. The chain's memory is counted before it is allocated, since a chain may need more bytes than the message has.
+For example, a mask has one byte for each node, but the ids made from the mask have eight bytes each.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class DescribedStage:
 
 @dataclass(frozen=True)
 class DescribedChain:
-    """The stages of a chain, each after its sources, and the fingerprint of the chain."""
+    """The description of a chain: its stages, where a stage follows the stages it reads from, and the chain's
+    fingerprint.
+    """
 
     stages: tuple[DescribedStage, ...]
     fingerprint: Mapping[str, Annotated[Any, _ANYTHING]]
@@ -123,7 +126,7 @@ def describe_chain(pipe: Stage, names: Mapping[str, _Named] | None = None) -> Me
 
 
 class _Writing:
-    """Turns the arguments of stages into values of a description, and collects their tensors."""
+    """Writes the description of one chain, stage by stage, and collects the tensors that must be sent along."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         for name, value in names.items():
@@ -138,7 +141,9 @@ class _Writing:
         self._own: dict[str, object] = {}  # {"graph" or "feature store": the only object without a name}
 
     def stage(self, stage: Stage, sources: tuple[int, ...]) -> DescribedStage:
-        """Return the description of a stage."""
+        """Return the description of `stage`. `sources` are the indices of its source stages in
+        `DescribedChain.stages`.
+        """
         for kind, why in _ELSEWHERE.items():
             if isinstance(stage, kind):
                 raise ValueError(f"{_DESCRIBE}: the stage {stage.name} {why}.")
@@ -153,7 +158,7 @@ class _Writing:
         return DescribedStage(name, sources, arguments)
 
     def refuse_unused(self) -> None:
-        """Raise ValueError if `names` has an object that the chain does not use."""
+        """Raise ValueError if the user gave a name to an object that no stage of the chain uses."""
         if self._unused:
             raise ValueError(
                 f"{_DESCRIBE}: names has {sorted(self._unused)}, which the chain does not use. Leave them out, or name "
@@ -214,7 +219,9 @@ class _Writing:
 
 
 def _arguments_of(stage: Stage) -> dict[str, Any]:
-    """Return {name: value} of the arguments with which the stage was constructed, without the sources."""
+    """Return {name: value} of the arguments that were passed to the constructor of `stage`. The source stages are left
+    out.
+    """
     args, kwargs = stage.arguments
     bound = inspect.signature(type(stage)).bind(*args, **kwargs)
     kinds = {name: inspect.signature(type(stage)).parameters[name].kind for name in bound.arguments}
@@ -228,7 +235,7 @@ def _has_stage(value: Any) -> bool:
 
 
 def forms_in(store: FeatureStore, keys: Iterable[Any]) -> dict[Any, RowForm]:
-    """Return {key: dtype and shape of a row} for the features `keys` of a store."""
+    """Return {key: dtype and shape of a row} for the features of `store` that `keys` names."""
     return {key: RowForm(store[key].dtype, store[key].shape) for key in keys}
 
 
@@ -254,10 +261,10 @@ def build_chain(
     features: FeatureStore | Mapping[str, FeatureStore] | None = None,
     stages: Iterable[type[Stage]] = (),
 ) -> Stage:
-    """Return the last stage of the described chain, built over the objects of this process.
+    """Return the last stage of the described chain, with the graph, item sets and feature stores of this process.
 
-    Only the classes in `stages`, and the stages of datapipes that suit servers, are built. So the description may come
-    from anybody.
+    The description may come from anybody: only the classes in `stages`, and the stages of datapipes that suit servers,
+    are built.
 
     Args:
         description: as describe_chain returned it.
@@ -284,11 +291,12 @@ def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
 
 
 class ChainBuilder:
-    """Builds a described chain. The first four arguments are those of build_chain.
+    """Builds a chain from its description. Arguments other than `admit` are as for build_chain.
 
     Args:
-        admit: called before received tensors are copied, with the bytes of all copies so far and of the new copies. If
-            `admit` raises, `build` raises the same error.
+        admit: function (num_bytes), called before each copy of received tensors; `num_bytes` is the memory of all
+            copies so far, of the new copy, and of what stages compute from them. If `admit` raises an error, `build`
+            stops with this error.
     """
 
     def __init__(
@@ -303,7 +311,7 @@ class ChainBuilder:
         self._read: set[str] = set()  # names of the tensors that were read
 
     def build(self, description: Message) -> Stage:
-        """Build the chain and return its last stage. Call `build` only once."""
+        """Build the chain of `description` and return its last stage. Call `build` only once."""
         if not isinstance(description, Message):
             raise TypeError(
                 f"{_BUILD}: description must be what describe_chain returns, got {type(description).__name__}. Pass "
@@ -364,7 +372,9 @@ class ChainBuilder:
             raise
 
     def _value(self, where: str, value: Any, nested: int = 0) -> Any:
-        """Turn a value of the description into an argument of a stage."""
+        """Turn `value`, as the description has it, into the argument of a stage. `nested` is the number of values
+        around it, such as a list.
+        """
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if nested == _MOST_NESTED:
@@ -399,7 +409,7 @@ class ChainBuilder:
         raise ValueError(f"{where} has {shown(value)}, which is no value of a description.")
 
     def _received(self, where: str, name: str) -> Tensor:
-        """Return the tensor `name` of the message, a view of the received memory. Refuse a second read of a tensor."""
+        """Return the received tensor `name`, without a copy. Raise ValueError if this tensor was read before."""
         tensor: Tensor = _offered(where, "tensor", self._tensors, name)
         if name in self._read:
             raise ValueError(f"{where} reads the tensor {shown(name)}, which was read before. Send it once for each.")
@@ -411,7 +421,9 @@ class ChainBuilder:
         self._admit(self._held_bytes)
 
     def _item_set(self, where: str, items: Any, names: Any, nested: int) -> ItemSet:
-        """Return an item set with copies of tensors of the message."""
+        """Return the ItemSet of the arrays `items` under their `names`; both are as the description has them. Received
+        tensors are copied.
+        """
         match items:
             case {"tuple": [*values], **others} if not others:
                 received = tuple(self._item(where, value, nested) for value in values)

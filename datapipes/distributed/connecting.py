@@ -1,5 +1,6 @@
-"""Turn a user's namebook and folder into what a DistGraph or a PartitionClient needs: the facts of the partition, the
-book, the servers, and the part of this process.
+"""The first steps of DistGraph.connect and of PartitionClient's `connect`. The user gives a namebook, and maybe the
+folder of the partition. From these come the facts of the partition, the partition book, the connections to servers, and
+the part in this process.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _PROBE_S = 1.0  # for a probe whether a server listens
 
 
 class Security(NamedTuple):
-    """How servers are reached: arguments of `connect`."""
+    """The arguments of `connect` that say how servers are reached: certificates, trust in other machines, and the
+    deadline.
+    """
 
     tls: TLSConfig | None
     insecure: bool
@@ -40,10 +43,11 @@ class Security(NamedTuple):
 def check_security(
     where: str, tls: Any, insecure: Any, deadline: Any, name: str = "deadline", advice: str = _ADVICE
 ) -> Security:
-    """Check the arguments and return them as a Security.
+    """Check the arguments `tls`, `insecure` and `deadline` of a caller, and return them as a Security.
 
     Args:
-        name: what errors call `deadline`.
+        where: the caller, for error messages.
+        name: what error messages call the argument `deadline`.
         advice: the remedy in an error about `deadline`.
     """
     check_tls(where, tls, insecure)
@@ -56,8 +60,10 @@ def check_security(
 def connect_parts(
     where: str, root_or_book: Any, namebook: Any, local_part: int | None, security: Security, *, mmap: bool
 ) -> tuple[PartitionFacts, PartitionBook, FlightPeers, Part | None]:
-    """Return the arguments of a DistGraph: (facts, book, peers, local part or None). Open the local part; if there is
-    none, ask one server for the facts. Other servers are asked when needed.
+    """Return the arguments for the constructor of a DistGraph: (facts, book, peers, local part or None).
+
+    The local part is opened, and its facts are used. If there is no local part, one server is asked for the facts.
+    Other servers are not asked before they are needed.
     """
     book, part = _book_and_part(where, root_or_book, local_part, check_bool(where, "mmap", mmap))
     addresses = addresses_of_others(where, namebook, book.num_parts, local_part, security)
@@ -68,11 +74,11 @@ def connect_parts(
 def addresses_of_others(
     where: str, namebook: Any, num_parts: int, local_part: int | None, security: Security
 ) -> dict[int, Replicas]:
-    """Return {part: its Replicas} for all parts but the local one, from a namebook.
+    """Look up the addresses of all parts but `local_part` in a namebook; return {part: its Replicas}.
 
     Raises:
-        TypeError, ValueError: The namebook is not valid or not complete, or an address needs TLS and `security` has
-            none.
+        TypeError, ValueError: The namebook is not valid, or lacks a part. Or other machines can reach an address, and
+            `security` has neither TLS nor `insecure`.
         TimeoutError: A resolver gave no address in time.
     """
     wanted = [number for number in range(num_parts) if number != local_part]
@@ -91,7 +97,13 @@ def peers_at(
     *,
     by_rank: bool = False,
 ) -> FlightPeers:
-    """Return FlightPeers for the servers at `addresses`, which are from `namebook`."""
+    """Return FlightPeers that send requests to the servers at `addresses`.
+
+    Args:
+        addresses: {part: its Replicas}, or with `by_rank` {server rank: its Replicas}; the result of a look-up in
+            `namebook`.
+        namebook: asked again when no server of a part can be reached, if its addresses may change.
+    """
     again = partial(_asked_again, where, namebook, security) if is_asked_again(namebook) else None
     return FlightPeers(addresses, facts, tls=security.tls, deadline=security.deadline, by_rank=by_rank, again=again)
 
@@ -103,7 +115,9 @@ def _asked_again(where: str, namebook: Any, security: Security, part: int) -> Re
 
 
 def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeers:
-    """Return FlightPeers whose servers go by rank instead of part (`by_rank`). Ask one server for the facts."""
+    """Ask one server of the namebook for the facts of its partition. Return FlightPeers that send requests to servers
+    by their rank, not by part.
+    """
     addresses = addresses_in(where, namebook, [0], security.deadline)
     if not addresses:
         raise ValueError(f"{where}: the namebook is empty. Name the address of each server.")
@@ -117,7 +131,9 @@ def connect_servers(where: str, namebook: Any, security: Security) -> FlightPeer
 
 
 def refuse_all_plain(where: str, addresses: Mapping[int, Replicas], security: Security) -> None:
-    """Raise ValueError if one of the addresses needs TLS and `security` has none; see tls.refuse_plain."""
+    """Raise ValueError if other machines can reach one of `addresses`, and `security` has neither TLS nor
+    `insecure`.
+    """
     for replicas in addresses.values():
         for address in replicas:
             refuse_plain(where, address, security.tls, security.insecure)
@@ -172,15 +188,15 @@ def ask_facts(
     partition_id: str | None = None,
     by_rank: bool = False,
 ) -> PartitionFacts:
-    """Ask the server of a part for its facts, then close the connection.
+    """Ask a server of `part` for the facts of its partition, and close the connection.
 
     Args:
-        by_rank: True if `part` is the rank of a server. The server may then have any part.
+        by_rank: True: `part` is the rank of a server, which may have any part.
     Raises:
         ImportError: pyarrow is not installed.
         ServerUnavailable: There was no answer within the deadline.
-        OtherPartition: The server has another part, another partition than `partition_id`, or another version of
-            datapipes.
+        OtherPartition: The server has another part, another partition than `partition_id` (if this is not None), or
+            another version of datapipes.
     """
     arrow_flight(where)
     refuse_forked(where)

@@ -1,4 +1,6 @@
-"""DistFeatureStore: features of a partitioned graph. A minibatch sends each other part one request for its rows."""
+"""DistFeatureStore: features of a partitioned graph. For each minibatch, one request is sent to each other part that
+has some of its rows.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +28,26 @@ _NAME = "DistFeatureStore"
 class DistFeatureStore(FeatureStore):
     """The features of a partitioned graph: every attribute of nodes and edges that was partitioned, under its name.
 
-    Rows of the local part are read from its mapped file. Rows of other parts come over the network: a minibatch asks
-    each part once, for all features and types that its FeatureFetcher reads. Rows have the same bits as in the whole
-    graph. Edge features are read by edge id, which needs an edge map in the partition.
+    Rows of the local part are read from its mapped file. Rows of other parts come over the network. For each minibatch,
+    each of these parts is asked once, for all features and types that the FeatureFetcher reads. Rows have the same bits
+    as in the whole graph. Edge features are read by edge id, which needs an edge map in the partition.
 
     Args:
         dist_graph: the partitioned graph that `DistGraph.connect` returned. A local part is needed if `cache_bytes` is
             above 0 and `cache_by` is None.
         cache_bytes: memory for a cache of rows of other parts, index included: a number of bytes, or a text such as
-            "256MB"; 0 for no cache. Without `cache_by`, the cache keeps the nodes that are sources of the most edges of
-            the local part, per byte of their rows: nodes of all types, with all of their features. The constructor
-            reads these rows over the network. Worker processes map the same memory.
-        cache_by: choose the cached rows by the number of accesses: {(domain, type, name): int64 [number of nodes]}, as
-            `count_accesses` returns for a loader over a store without a cache. The cache keeps the rows with the most
-            accesses per byte; on ties, rows of smaller ids. Features without counts are not cached. Counts of edge
-            features are ignored.
+            "256MB"; 0 for no cache. The constructor reads the cached rows over the network. Worker processes map the
+            same memory. Without `cache_by`, a node's score is the number of edges from it into the local part, divided
+            by the bytes of its rows. The cache keeps the nodes with the highest scores, of all types, with all of their
+            features.
+        cache_by: counts of the accesses to each row, by which the cached rows are chosen: {(domain, type, name): int64
+            [number of nodes]}. `count_accesses` returns them for a loader over a store without a cache. The cache keeps
+            the rows with the most accesses per byte; on ties, rows of smaller ids. Features without counts are not
+            cached. Counts of edge features are ignored.
     Raises:
         TypeError, ValueError: `dist_graph` is no DistGraph. `cache_bytes` is no size, or too small for a single row.
-            `cache_by` is given without `cache_bytes`, has no node feature, or does not have one count for each node.
-            Or `cache_bytes` is above 0, but there is neither `cache_by` nor a local part.
+            `cache_by` is given without `cache_bytes`, has no node feature, or does not have one count for each node. Or
+            `cache_bytes` is above 0, but there is neither `cache_by` nor a local part.
         KeyError: `cache_by` has a feature that the graph lacks.
         MemoryError: Too little memory is left for the cache.
         The errors of the servers, while the cache is filled.
@@ -80,7 +83,8 @@ class DistFeatureStore(FeatureStore):
         super().__init__({key: DistFeature(reader, *key) for key in dist_graph.facts.features})
 
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return the rows of each request (domain, type, name, ids), in the order of `requests`; ask each part once.
+        """Return the rows of each request (domain, type, name, ids): a tensor [n, *shape] for each, in the order of
+        `requests`. Each part is asked once.
 
         Raises:
             KeyError: There is no such feature.
@@ -92,11 +96,11 @@ class DistFeatureStore(FeatureStore):
         return run_here(self.read_many_async(requests))
 
     async def read_many_async(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """Return the same as `read_many`; the event loop goes on meanwhile."""
+        """Coroutine that returns what `read_many` returns, and does not block the event loop while rows are read."""
         return await self._reader.read(self._wanted(requests))
 
     def stats(self) -> dict[str, int]:
-        """Return counts of all reads so far, in this process and in the worker processes that have this store.
+        """Return counts of the reads from this store so far, in this process and in its worker processes.
 
         Returns:
             {name: count}. An id counts once in a minibatch, even if several of its features are read.
@@ -124,8 +128,12 @@ class DistFeatureStore(FeatureStore):
 
 
 def _filled(reader: RowReader, cache_bytes: int, counts: Mapping[FeatureKey, Tensor] | None) -> HotRows:
-    """Return a cache filled with rows of other parts: the rows with the most accesses in `counts`. If `counts` is None,
-    the rows of nodes that are sources of the most edges of the local part.
+    """Make the cache of a DistFeatureStore, fill it with rows that `reader` reads from other parts, and return it.
+
+    Args:
+        cache_bytes: the most bytes of the cache, index included.
+        counts: the store's `cache_by`: the most accessed rows are cached. None: the rows of the nodes from which the
+            most edges lead into the local part.
     """
     facts, part = reader.graph.facts, reader.graph.local_part
     if counts is not None:
@@ -158,7 +166,7 @@ class DistFeature(Feature):
         self._form = reader.graph.facts.features[domain, type_, name]
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids`, see Feature.read. Ask each part with some of the rows once.
+        """Return the rows at `ids`, [n, *shape]; see Feature.read. Each part that has some of the rows is asked once.
 
         Args:
             out: tensor to fill and return: [n, *shape] of the same dtype, contiguous, in host memory. An error may
@@ -174,7 +182,8 @@ class DistFeature(Feature):
         """Number of rows in the whole graph: one for each node, or for each edge id.
 
         Raises:
-            ValueError: This is an edge feature, and the partition has no edge map.
+            ValueError: This is an edge feature, and the partition has no edge map, which would tell how many edge ids
+                there are.
         """
         graph = self._reader.graph
         if self.domain == "node":

@@ -1,4 +1,6 @@
-"""DistGraph: a partitioned graph as stages see it; its parts are in this process or behind servers."""
+"""DistGraph: a partitioned graph, for use in stages. One of its parts may be in this process; the others are behind
+servers.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ _OWN_ROWS = "local_part.relation(edge_type) has the in-edges of the part in this
 
 
 class DistGraph(Graph):
-    """A partitioned graph; `DistGraph.connect` makes one. Its digest is the digest of the whole graph.
+    """A partitioned graph; `DistGraph.connect` makes one. Its `digest()` equals that of the undivided graph.
 
     The samplers of datapipes and DistFeatureStore read a DistGraph. Other code cannot read its rows, so a Sampler class
     that defines its own `draw` or `sample` refuses a DistGraph.
@@ -75,11 +77,11 @@ class DistGraph(Graph):
         deadline: float = 30.0,
         mmap: bool = True,
     ) -> DistGraph:
-        """Return a partitioned graph: one part may be in this process, the others are behind servers.
+        """Return a partitioned graph. One part may be in this process, the others are behind servers.
 
         A process connects to a server with its first request to that server. Without `local_part`, this call asks one
-        server for the facts. A pickled DistGraph has no connections: a worker process maps the local part and connects
-        itself.
+        server for the facts of the partition. A pickled DistGraph has no connections: each worker process maps the
+        local part and makes its own connections.
 
         Args:
             root_or_book: the folder of the partition, with partition.json, book/ and the folder of the local part; or a
@@ -141,8 +143,8 @@ class DistGraph(Graph):
         return counts[type_in("DistGraph", "edge", edge_type, counts)]
 
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
-        """Return the largest edge id of a type; -1 if there are no edges. Without an edge map, return the number of
-        edges minus 1.
+        """Return the largest edge id of a type, -1 if there are no edges. If the partition has no edge map, return the
+        number of edges minus 1.
         """
         known_type = type_in("DistGraph", "edge", edge_type, self.facts.num_edges)
         return (self.book.edges(known_type).num_ids if self.book.has_edges else self.facts.num_edges[known_type]) - 1
@@ -174,7 +176,8 @@ class DistGraph(Graph):
     def hops(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Sample the neighborhood of `seeds` hop by hop, and wait for the answers of the parts. See Graph.hops.
+        """Sample the neighborhood of `seeds` hop by hop: ask the owning parts, and wait for their answers. Arguments
+        are as for Graph.hops.
 
         Raises:
             TypeError, ValueError: The answer of a part does not fit the request.
@@ -185,7 +188,7 @@ class DistGraph(Graph):
     async def hops_async(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Return the same as `hops`; the event loop goes on meanwhile."""
+        """Coroutine that returns what `hops` returns, and does not block the event loop while the parts answer."""
         checked = plan.checked(self, seeds, choice, trees)
         hops = HopRequests(self, self._core_graph(plan.name), plan, checked, keys, choice, trees)
         asks: list[Ask] | None = await here_or_off_loop(hops.start)
@@ -194,8 +197,8 @@ class DistGraph(Graph):
         return hops.neighborhood()
 
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
-        """Return how many edges join each pair of nodes, and the id of the first edge. Wait for the answers of the
-        parts. See Graph.has_edges.
+        """Return, for each pair of nodes, how many edges join them, and the id of the first one. Ask the parts that own
+        the destinations, and wait for their answers. Arguments are as for Graph.has_edges.
 
         Raises:
             The errors of the requests, see `connect`. A note names the part.
@@ -203,7 +206,7 @@ class DistGraph(Graph):
         return run_here(self.has_edges_async(pairs, edge_type))
 
     async def has_edges_async(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
-        """Return the same as `has_edges`; the event loop goes on meanwhile."""
+        """Coroutine that returns what `has_edges` returns, and does not block the event loop while the parts answer."""
         known_type: Any = type_in("has_edges", "edge", edge_type, self.facts.num_edges)
         sources, destinations = ends_of_pairs(pairs)
 
@@ -216,7 +219,7 @@ class DistGraph(Graph):
         return run_here(self._node_times_async(name, ids, node_type))
 
     async def _node_times_async(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """Return the same as `node_times`; the event loop goes on meanwhile."""
+        """Coroutine that returns the times of the nodes `ids`, int64 [n]: their rows of the node attribute `name`."""
 
         def request(at: Tensor) -> RowsRequest:
             return RowsRequest((Rows("node", node_type, (name,), ids[at]),))
@@ -226,11 +229,11 @@ class DistGraph(Graph):
     async def _asked_of_owners(
         self, ids: Tensor, node_type: Any, request: Callable[[Tensor], Request[Any]], width: int
     ) -> list[Tensor]:
-        """Ask the owners of the nodes `ids` [n]. Return `width` tensors int64 [n], one for each column of the answers,
-        in the order of `ids`.
+        """Ask for values of the nodes `ids` [n] at the parts that own them. Each answer has `width` columns, int64;
+        return these columns for all nodes, [n] each, in the order of `ids`.
 
         Args:
-            request: function that takes positions in `ids`, and returns the request for the ids at these positions.
+            request: function that takes positions in `ids`, and returns the request for the nodes at these positions.
         Raises:
             IndexError: A node is outside the graph.
         """
@@ -246,7 +249,7 @@ class DistGraph(Graph):
         return await ask_all(asks, self.peers, self.local_part)
 
     def _by_owner(self, ids: Tensor, node_type: Any) -> list[tuple[int, Tensor]]:
-        """Return [(part, positions in `ids` of the nodes that the part owns)] for the parts that own any."""
+        """Group the nodes `ids` by the part that owns them: return [(part, positions of its nodes in `ids`), ...]."""
         owners = self.book.get_partition_ids_from_nids(ids, node_type).numpy()
         order = np.argsort(owners, kind="stable")
         parts, begins = np.unique(owners[order], return_index=True)
@@ -269,11 +272,11 @@ class DistGraph(Graph):
         data set as "train_mask", "val_mask" and "test_mask", and the labels as "y".
 
         Args:
-            mask: name of a node attribute, bool [own nodes]. Node types without this attribute are left out, and types
-                whose mask has no True.
+            mask: name of a node attribute, bool [own nodes]. Node types without this attribute, or whose mask is all
+                False, are left out.
             label: name of the node attribute that becomes `labels`; None for seeds without labels.
         Returns:
-            Without types an ItemSet, empty if the mask has no True; with types a HeteroItemSet.
+            In a graph without types an ItemSet, empty if the mask is all False; with types a HeteroItemSet.
         Raises:
             ValueError: There is no local part; no node type has the mask; or a type with the mask lacks the label. In a
                 graph with types, also if the mask is False for all nodes of the part.
@@ -302,8 +305,8 @@ class DistGraph(Graph):
         return items_of[None] if None in items_of else HeteroItemSet(filled)
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> None:
-        """Check the attributes that `choice` reads to draw in-edges. The local part prepares its draws now, each other
-        part with the first request to that part.
+        """Check that the graph has the attributes that `choice`, the way of drawing in-edges, reads. Prepare the draws
+        of the local part; every other part prepares its own when its first request comes.
         """
         if choice.reads is None:
             return
@@ -317,9 +320,11 @@ class DistGraph(Graph):
             self.local_part.refuse_change()
 
     def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
-        """Return {edge type: sums of the digests of all parts}. The first call asks the parts, later calls do not.
+        """Return {edge type: digests of the weights or times that the plan's choice reads}; None for an edge type from
+        which no values are read; {} if the choice reads none at all. The digests are sums over all parts. Only the
+        first call asks the parts.
 
-        The sums are part of a sampler's fingerprint. They do not depend on the partition, so a saved state fits the
+        The digests are part of a sampler's fingerprint. They do not depend on the partition, so a saved state fits the
         whole graph and any partition of it.
         """
         if plan.choice.reads is None:
@@ -331,7 +336,9 @@ class DistGraph(Graph):
         return kept[request]
 
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
-        """Return {("node" or "edge", type or None, name): RowForm} of the partitioned attributes."""
+        """Return {("node" or "edge", type or None, name): RowForm}: the dtype and row shape of each partitioned
+        attribute.
+        """
         return self.facts.features
 
     def _refuse_source_times(self, where: str, name: str) -> None:
@@ -357,11 +364,11 @@ class DistGraph(Graph):
         self.peers.close()
 
     def _core_graph(self, name: str) -> _core.GraphInParts:
-        """Return the graph of the C++ core: types, and views of the book's maps. If the memory of a map has moved, for
-        example by `tensor.share_memory_()`, make a new one.
+        """Return the C++ object for this graph, which has its types and views of the maps in the partition book. It is
+        kept, and made again if the memory of a map has moved, for example by `tensor.share_memory_()`.
 
         Args:
-            name: the stage's name, which the core's errors contain. So each stage name has a core graph of its own.
+            name: the stage's name, for errors of the C++ core. Each name gets an object of its own.
         """
         maps = [self.book.nodes(node_type).stored() for node_type in self.node_types]
         places = [ids.data_ptr() for ids in maps]

@@ -39,7 +39,7 @@ __all__ = [
 
 
 class SamplerOverParts(ChoiceSampler):
-    """A sampler that takes only a DistGraph, with methods for a loop of your own.
+    """Base of the `dist_` samplers. It takes only a DistGraph, and has methods that sample without a chain of stages.
 
     Attributes:
         dist_graph: the partitioned graph.
@@ -55,7 +55,8 @@ class SamplerOverParts(ChoiceSampler):
         return self.name.removeprefix("dist_")
 
     async def node_sample(self, seeds: Tensor | dict[str, Tensor], rng: RngKey, *, timestamps: Any = None) -> Sampled:
-        """Return the neighborhood of nodes, for a loop of your own.
+        """Coroutine that samples and returns the neighborhood of nodes, for a loop of your own instead of a chain of
+        stages.
 
         Args:
             seeds: int32 or int64 [n], repeats allowed; on a graph with types {node type: ids}.
@@ -63,7 +64,8 @@ class SamplerOverParts(ChoiceSampler):
             timestamps: the time of each seed, needed if the sampler uses times: a tensor [n]; with types a dict with
                 the keys of `seeds`.
         Returns:
-            A Sampled. Its `local_seeds` is a tensor [n]; with types a dict with the keys of `seeds`.
+            A Sampled, the neighborhood. Its `local_seeds`, the positions of the seeds among its nodes, is a tensor [n];
+            with types a dict with the keys of `seeds`.
         Raises:
             The errors that the stage raises while running.
         """
@@ -79,8 +81,8 @@ class SamplerOverParts(ChoiceSampler):
     async def edge_sample(
         self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
     ) -> Sampled:
-        """Return the neighborhood of the ends of edges, for a loop of your own. All is as in node_sample, except that
-        `local_seeds` has the shape of `edges`.
+        """Coroutine that samples and returns the neighborhood of both ends of edges. It is like node_sample, except
+        that `local_seeds` has the shape of `edges`.
 
         Args:
             edges: int32 or int64 [n, 2], pairs of source and destination; on a graph with types {edge type: pairs}. The
@@ -96,7 +98,7 @@ class SamplerOverParts(ChoiceSampler):
         return restored(await self.sample_async(ids, rng, self.trees_of(edges, timestamps)))
 
     def _refuse_whole(self, graph: Any) -> None:
-        """Raise TypeError if `graph` is a whole graph."""
+        """Raise TypeError if `graph` is a graph in memory, not a DistGraph."""
         if isinstance(graph, Graph) and not graph._in_parts:
             raise TypeError(
                 f"{self.name}: graph must be a DistGraph, whose rows are in parts, got {type(graph).__name__}. Sample "
@@ -110,8 +112,8 @@ _P = ParamSpec("_P")
 def _with_parts(
     init: Callable[Concatenate[Any, Stage, Any, _P], None],
 ) -> Callable[Concatenate[Any, Stage, DistGraph, _P], None]:
-    """Return the constructor of a sampler over parts. It has the parameters of `init`, the constructor of the plain
-    sampler, but `dist_graph` in place of `graph`.
+    """Turn `init`, the constructor of a plain sampler, into the constructor of its `dist_` twin, and return this. In
+    its signature `dist_graph` replaces `graph`, and `concurrency` has a number as default.
     """
 
     def construct(self: Any, source: Stage, dist_graph: DistGraph, *args: _P.args, **options: _P.kwargs) -> None:
@@ -135,7 +137,7 @@ def _with_parts(
 
 @register_stage("dist_sample_in_subgraph")
 class DistInSubgraphSampler(SamplerOverParts, InSubgraphSampler):
-    """InSubgraphSampler over a graph in parts: `sample_in_subgraph` with a DistGraph.
+    """InSubgraphSampler over a partitioned graph: `sample_in_subgraph` with a DistGraph.
 
     Args:
         dist_graph: the partitioned graph that DistGraph.connect returned.
@@ -150,7 +152,7 @@ class DistInSubgraphSampler(SamplerOverParts, InSubgraphSampler):
 
 @register_stage("dist_sample_layer_neighbor")
 class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
-    """LayerNeighborSampler over a graph in parts: `sample_layer_neighbor` with a DistGraph.
+    """LayerNeighborSampler over a partitioned graph: `sample_layer_neighbor` with a DistGraph.
 
     Args:
         dist_graph: the partitioned graph that DistGraph.connect returned.
@@ -166,7 +168,7 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
 
 @register_stage("dist_sample_neighbor")
 class DistNeighborSampler(SamplerOverParts, NeighborSampler):
-    """NeighborSampler over a graph in parts: `sample_neighbor` with a DistGraph.
+    """NeighborSampler over a partitioned graph: `sample_neighbor` with a DistGraph.
 
     Args:
         dist_graph: the partitioned graph that DistGraph.connect returned.
@@ -182,7 +184,7 @@ class DistNeighborSampler(SamplerOverParts, NeighborSampler):
     async def sample_one_hop(
         self, ids: Tensor, *, fanout: int, key: int, edge_type: EdgeType | str | None = None
     ) -> Drawn:
-        """Draw in-edges of the nodes `ids` and return them in the order of `ids`; nothing is compacted.
+        """Coroutine that draws in-edges of the nodes `ids`, and returns them in the order of `ids` with global ids.
 
         Only this sampler has sample_one_hop, since its hops have a key for each edge type.
 
@@ -222,7 +224,7 @@ class DistNeighborSampler(SamplerOverParts, NeighborSampler):
 
 @register_stage("dist_temporal_sample_neighbor")
 class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
-    """TemporalNeighborSampler over a graph in parts: `temporal_sample_neighbor` with a DistGraph.
+    """TemporalNeighborSampler over a partitioned graph: `temporal_sample_neighbor` with a DistGraph.
 
     Args:
         dist_graph: the partitioned graph that DistGraph.connect returned.

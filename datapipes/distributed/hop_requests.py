@@ -1,5 +1,6 @@
-"""HopRequests: the requests of one minibatch to the parts, hop by hop, and the neighborhood from the answers. The class
-does no I/O, so sync and async callers share it.
+"""HopRequests: samples the neighborhood of one minibatch over a partitioned graph. For each hop it says which requests
+to send to the parts; from the answers it builds the neighborhood. The class does no I/O, so sync and async callers
+share it.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 
 
 class HopRequests:
-    """The hops of one minibatch over a graph in parts.
+    """Samples the neighborhood of one minibatch over a partitioned graph; the caller sends the requests.
 
-    `start` compacts the seeds and returns the requests of hop 0. `advance` takes the answers of a hop, in the order of
-    the requests, and returns the requests of the next hop. Pass [] for a hop without requests. After the last hop
-    `advance` returns None; then call `neighborhood`. Memory grows with the neighborhood.
+    First call `start`: it returns the requests of hop 0. Then call `advance` after each hop, with the answers in the
+    order of the requests ([] if there were none). It returns the requests of the next hop, or None after the last hop.
+    Then call `neighborhood`. Memory grows with the neighborhood.
 
     Args:
-        core: the graph of the C++ core.
+        core: the C++ object for the graph, see DistGraph._core_graph.
         seeds: {node type: ids}, as `HopPlan.checked` returns.
-        keys, choice: what `plan.keyed(rng)` returned for the minibatch.
-        trees: the groups of the seeds, if groups do not share nodes; else None.
+        keys, choice: the random keys of each hop, and how in-edges are drawn; `plan.keyed(rng)` returned both for this
+            minibatch.
+        trees: the groups of the seeds, if a node found from two groups is to occur once in each; None: no groups.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class HopRequests:
         self._local_seeds: list[Any] = []
 
     def start(self) -> list[Ask]:
-        """Return the requests of hop 0.
+        """Return the requests of hop 0, which draws in-edges of the seeds: at most one request for each part.
 
         Raises:
             IndexError: A seed is not a node of the graph.
@@ -73,7 +75,8 @@ class HopRequests:
         return self._ask(by_part)
 
     def advance(self, answers: Sequence[Drawn]) -> list[Ask] | None:
-        """Take the answers of a hop. Return the requests of the next hop; None after the last hop.
+        """Take the answers to the requests of a hop, in their order. Return the requests of the next hop, at most one
+        for each part; None after the last hop.
 
         Raises:
             TypeError, ValueError: An answer does not fit its request; the message names the part.
@@ -85,14 +88,19 @@ class HopRequests:
         return None if by_part is None else self._ask(by_part)
 
     def neighborhood(self) -> Sampled:
-        """Return the neighborhood. Call this once, after the last hop."""
+        """Return the sampled neighborhood. Call this once, after the last hop."""
         nodes, groups = self._hops.finish()
         of_groups = groups if self._has_groups else None
         edge_types = self._plan.edge_types
         return hops.sampled(self._graph, self._seeds, nodes, self._local_seeds, self._blocks, of_groups, edge_types)
 
     def _ask(self, by_part: list[Any]) -> list[Ask]:
-        """Turn what the core asks for into requests, at most one for each part. Keep the requests and return them."""
+        """Build and return the requests of the next hop, at most one for each part. They are kept in `_asked`, since
+        `advance` needs them for the answers.
+
+        Args:
+            by_part: from the C++ core: (part, nodes to draw for, indices of the edge types to draw from) for each part.
+        """
         types, hop, plan = self._graph.node_types, len(self._blocks), self._plan
         self._asked = []
         for part, rows, draws in by_part:
@@ -110,10 +118,10 @@ class HopRequests:
         return self._asked
 
     def _arrays(self, part: int, answer: Drawn) -> tuple[Any, Any, Any]:
-        """Return (indptr, neighbors, edge_ids or None) of an answer, as arrays for the core.
+        """Return (indptr, neighbors, edge_ids or None) of the answer of `part`, as NumPy arrays for the C++ core.
 
-        Dtypes and shapes are checked here, values by the core. DrawRequest has checked answers that came as messages,
-        but answers of other Peers and of the local part are unchecked.
+        Types, dtypes and shapes are checked here, values by the core. An answer that came as a message was checked
+        before, but an answer of the local part, or of Peers that a user wrote, was not.
         """
         where = f"{self._plan.name}: part {part}"
         if not isinstance(answer, Drawn):

@@ -1,7 +1,8 @@
 """The cache of a DistFeatureStore: rows of nodes of other parts, in one piece of memory that worker processes map.
 
-The cache has the rows with the most accesses per byte. A loader has counted the accesses to a node, or the number of
-edges from the node into the local part is the estimate. The cache is filled when the store is made, then only read.
+The cache has the rows with the most accesses per byte. The accesses to a node were counted by a loader, or are
+estimated as the number of edges from the node into the local part. The cache is filled when the store is made, and only
+read after that.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ Read = Callable[[NodeType | None, Tensor, Mapping[str, Tensor]], Any]  # (type, 
 
 @dataclass(frozen=True)
 class Hot:
-    """Nodes of one type whose rows are cached, or are candidates for the cache.
+    """Nodes of one type that are in the cache, or are candidates for it.
 
     Attributes:
-        node_type: None without types.
+        node_type: the type; None in a graph without types.
         num_ids: number of nodes of the type in the whole graph.
         forms: {name: dtype and shape of a row} of the features that are cached, sorted by name.
-        ids: int64 [n], distinct. Candidates are sorted by descending count; the result of `first` by ascending id.
+        ids: int64 [n], distinct. Candidates are sorted by descending count; the nodes in the cache by ascending id.
         counts: int64 [n], accesses to each node, counted or estimated.
     """
 
@@ -49,7 +50,7 @@ class Hot:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the rows of one node."""
+        """Bytes that one node takes in the cache: a row of each feature."""
         return sum(form.num_bytes for form in self.forms.values())
 
     @property
@@ -59,23 +60,23 @@ class Hot:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that a cache of these nodes takes."""
+        """Bytes that a cache of all these nodes takes."""
         return self.fixed_bytes + self.row_bytes * self.ids.shape[0]
 
     def first(self, count: int) -> Hot:
-        """Return the Hot of the first `count` nodes, in ascending order of their ids."""
+        """Return a Hot with the first `count` nodes only, sorted by ascending id."""
         ids, order = self.ids[:count].sort()
         return Hot(self.node_type, self.num_ids, self.forms, ids, self.counts[:count][order])
 
 
 def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
-    """Return the nodes whose rows a cache of `cache_bytes` keeps: the nodes with the largest counts per byte, each type
-    in ascending order of its ids.
+    """Choose which of the candidates `all_hot` go into a cache of `cache_bytes`: the nodes with the most accesses per
+    byte. Return a Hot for each node type with such nodes, sorted by ascending id.
 
-    A node is kept with all of its features in `all_hot`, or not at all.
+    A node is cached with all of its features in `all_hot`, or not at all.
 
     Raises:
-        ValueError: `all_hot` has nodes, but the rows of not even one of them fit.
+        ValueError: There are candidates, but `cache_bytes` is too small for a single one.
     """
     all_hot = [hot for hot in all_hot if hot.row_bytes > 0 and hot.ids.shape[0] > 0]
     kept = all_hot
@@ -96,17 +97,22 @@ def choose_hot(where: str, all_hot: list[Hot], cache_bytes: int) -> list[Hot]:
 
 
 def hot_by_edges(facts: PartitionFacts, part: Part) -> list[Hot]:
-    """Return the nodes of other parts that are sources of edges of `part`, with all their features. The count of a node
-    is the number of these edges from the node.
+    """Return the candidates for the cache if no accesses were counted: the nodes of other parts with edges into `part`,
+    with all their features. The number of these edges stands for a node's accesses. The result has a Hot for each node
+    type.
     """
     return [_hot_of(facts, node_type, None, *part.hot_nodes(node_type)) for node_type in part.node_types]
 
 
 def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: Any) -> list[Hot]:
-    """Return the nodes of other parts that `counts` says were accessed, most accessed first; see DistFeatureStore.
+    """Return the candidates for the cache if accesses were counted: the nodes of other parts that were accessed, most
+    accessed first. The result has a Hot for each node type in `counts`.
 
-    A node's count is the largest among the counts of its features, so that a request for several features counts once.
+    A node's accesses are the largest count among its features, so that a request for several features counts once.
 
+    Args:
+        part: the part in this process, whose own nodes are left out; None if there is none.
+        counts: the argument `cache_by` of DistFeatureStore.
     Raises:
         TypeError, ValueError, KeyError: `counts` is invalid, or names an unknown feature.
     """
@@ -148,7 +154,9 @@ def hot_by_counts(where: str, facts: PartitionFacts, part: Part | None, counts: 
 def _hot_of(
     facts: PartitionFacts, node_type: NodeType | None, names: Container[str] | None, ids: Tensor, counts: Tensor
 ) -> Hot:
-    """Return the Hot of some nodes of a type, with the features `names`; None means all features."""
+    """Return a Hot for the nodes `ids` with their `counts`, and with the features `names` of their type. If `names` is
+    None, with all features.
+    """
     forms = {
         name: form for (domain, type_, name), form in sorted(facts.features.items(), key=lambda entry: entry[0][2])
         if (domain, type_) == ("node", node_type) and (names is None or name in names)
@@ -157,8 +165,8 @@ def _hot_of(
 
 
 def _prefixes(all_hot: list[Hot], num_bytes: int) -> list[int]:
-    """Take nodes of all types by descending count per byte, while all taken rows fit into `num_bytes`. Return how many
-    nodes of each Hot were taken; they are its first nodes.
+    """Find how many nodes of each Hot fit into `num_bytes`, if nodes of all types are taken in the order of their
+    accesses per byte. Return these numbers, one for each Hot. The nodes that fit are the first ones of the Hot.
     """
     numbers = torch.cat([torch.full(hot.ids.shape, number) for number, hot in enumerate(all_hot)])
     per_byte = torch.cat([hot.counts.double() / hot.row_bytes for hot in all_hot])
@@ -173,7 +181,7 @@ class HotTable:
 
     Attributes:
         tables: {feature name: rows, [number of cached nodes, ...]}, in ascending order of the nodes' ids.
-        rank: returns the row of an id, -1 if the node is not cached.
+        rank: C++ index from a node's id to its row in `tables`; -1 if the node is not cached.
     """
 
     def __init__(self, lines: Tensor, num_ids: int, tables: Mapping[str, Tensor]) -> None:
@@ -202,9 +210,12 @@ class HotRows:
 
     @classmethod
     def filled(cls, where: str, all_hot: Sequence[Hot], read: Read) -> HotRows:
-        """Return a cache filled with the rows of the nodes in `all_hot`, whose ids must ascend. `read` is called for
-        about AT_ONCE bytes of rows at a time.
+        """Allocate the cache for the nodes in `all_hot`, fill it by calls of `read`, and return it.
 
+        Args:
+            all_hot: what `choose_hot` returned; ids must be sorted.
+            read: function (node type, ids, {feature name: tensor to fill}). Each call reads about AT_ONCE bytes of
+                rows.
         Raises:
             MemoryError: Too little memory is left.
             The errors of `read`.

@@ -1,4 +1,6 @@
-"""Namebooks: the addresses of each part's servers, given by the user or published through torchrun."""
+"""Namebooks tell the addresses of the servers of each part. The user gives them, or servers publish them in the store
+of torchrun.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ _VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def is_asked_again(namebook: Any) -> bool:
-    """Return whether a namebook may give other addresses later."""
+    """Return True if the addresses in `namebook` may change: if it is a Resolver or "torchrun"."""
     return isinstance(namebook, Resolver) or (isinstance(namebook, str) and namebook == _TORCHRUN)
 
 
 def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float) -> dict[int, Replicas]:
-    """Return {part: its Replicas} from a namebook. Ask a Resolver, or "torchrun", for `parts` only, until each of them
-    has an address, at most `timeout` seconds in all.
+    """Look up the addresses in a namebook of any kind, and return {part: its Replicas}.
+
+    A dict or file gives all its addresses. A Resolver or "torchrun" is asked for `parts` only, until each of these has
+    an address; this may take `timeout` seconds in all.
     """
     if not is_asked_again(namebook):
         return read_namebook(where, namebook)
@@ -41,12 +45,13 @@ def addresses_in(where: str, namebook: Any, parts: Iterable[int], timeout: float
 
 
 def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Replicas]:
-    """Return {part: its Replicas}, in the order of the parts, from a mapping or from the JSON file at a path.
+    """Read and check a namebook that is a mapping, or the path of a JSON file. Return {part: its Replicas}, sorted by
+    part.
 
-    The keys in the file are part ids as text. A list of addresses names replicas.
+    The keys in the file are part ids as text. A value is one address, or a list of addresses of servers of this part.
 
     Args:
-        kind: what error messages call a key: "part" or "receiver".
+        kind: what a key identifies, for error messages: "part" or "receiver".
 
     Raises:
         TypeError: The namebook is neither a mapping nor a path.
@@ -64,7 +69,7 @@ def read_namebook(where: str, namebook: Any, kind: str = "part") -> dict[int, Re
 def check_complete(
     where: str, book: Mapping[int, Replicas], num_parts: int, local_part: int | None = None
 ) -> dict[int, Replicas]:
-    """Return {part: its Replicas} for all parts but the local one.
+    """Check that `book` has addresses of all parts but `local_part`; return {part: its Replicas} of these parts.
 
     Raises:
         ValueError: A part has no address, or `book` has a part that the partition lacks; the message names the parts.
@@ -171,7 +176,8 @@ def publish_address(part: int, address: str, store: Any = None, *, replica: int 
 
 
 class Published(Resolver):
-    """The addresses that `publish_address` has published in a store of torch.distributed.
+    """Resolver for the namebook "torchrun": looks up what `publish_address` has written to a store of
+    torch.distributed.
 
     Raises:
         RuntimeError: There is no store.

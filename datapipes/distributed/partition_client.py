@@ -56,7 +56,7 @@ _Send = Callable[[Message, int], Message]
 
 
 class _Producer(NamedTuple):
-    """A producer that this client has created, and the arguments to create it again on a restarted server."""
+    """A producer that this client has created, with the arguments to create it again on a restarted server."""
 
     created: Created
     chain: Message
@@ -71,8 +71,8 @@ def connect(
     insecure: bool = False,
     deadline: float = 30.0,
 ) -> PartitionClient:
-    """Return a client of the servers in a namebook. This call asks one server; the client asks other servers when they
-    are needed. Until the next call of `connect`, RemoteReceivingChannel uses this client by default.
+    """Return a client of the servers in `namebook`. This call asks one server; other servers are asked when they are
+    needed. RemoteReceivingChannel by default uses the client that the latest call of `connect` returned.
 
     Args:
         namebook: {server rank: "host:port"}, with a list for replicas; the path of a JSON file with such a dict;
@@ -106,7 +106,7 @@ def default_client(where: str) -> PartitionClient:
 class PartitionClient:
     """A client of the servers of one partition, or of one whole graph; `connect` makes it. Any thread may use it.
 
-    Other processes get a copy that makes its own connections. A PartitionClient is also a FeatureClient, which a
+    A copy in another process makes its own connections. A PartitionClient is also a FeatureClient, which a
     LocalFeatureStore asks for rows of other parts.
 
     Attributes:
@@ -137,27 +137,27 @@ class PartitionClient:
         return self._peers.where(server_rank)
 
     def draw(self, part: int, request: DrawRequest) -> Future[Drawn]:
-        """Ask a part for in-edges of its nodes. Return a future at once; it ends within the deadline."""
+        """Ask a server of `part` to draw in-edges of nodes. Return at once; the future ends within the deadline."""
         return self._peers.ask(self._rank_of(part), request)
 
     def rows(self, part: int, request: RowsRequest) -> Future[list[Tensor]]:
-        """Ask a part for rows of features. Return a future at once; it ends within the deadline."""
+        """Ask a server of `part` for rows of features. Return at once; the future ends within the deadline."""
         return self._peers.ask(self._rank_of(part), request)
 
     def health(self, server_rank: int) -> dict[str, Any]:
-        """Return a server's state: {"status": "serving", "leaving" or "stopping", "part": id of its part}."""
+        """Return a server's state: {"status": "serving", "leaving" or "stopping"; "part": the id of its part}."""
         health = self._peers.told(server_rank, "health").result()
         return {"status": health.get("status"), "part": health.get("part")}
 
     def statistics(self, server_rank: int) -> dict[str, Any]:
-        """Return the counters of a server, such as requests by kind and result, seconds, bytes, requests that wait."""
+        """Return a server's counters: requests by kind and result, seconds, bytes, waiting requests."""
         statistics = self._peers.told(server_rank, "statistics").result().get("statistics")
         return statistics if isinstance(statistics, dict) else {}
 
     # --- producers
 
     def graph(self) -> DistGraph:
-        """Return a graph that has the facts of the servers' graph but no rows, for describing chains.
+        """Return a DistGraph for building and describing chains. It stands for the whole graph that the servers have.
 
         Raises:
             ValueError: The graph is in several parts. DistGraph.connect(book, namebook) returns a graph in parts.
@@ -176,7 +176,7 @@ class PartitionClient:
     def create_producer(
         self, server_rank: int, chain: Stage | Message, worker_key: str | None = None, *, num_workers: int = 0
     ) -> int:
-        """Create a producer, which makes minibatches of a chain on a server. Return the producer's id.
+        """Let a server make minibatches of `chain`. The server's object for this is called a producer; return its id.
 
         The id is a hash of the chain and of the server's data. So a chain has the same id after a restart of the
         server, and on all servers with the same data. The server records that this client uses the producer; the record
@@ -220,7 +220,7 @@ class PartitionClient:
         return None if producer is None else producer.chain
 
     def create_on(self, server_ranks: Sequence[int], producer_id: int) -> dict[int, ServerUnavailable]:
-        """Create a producer of this client on other servers too.
+        """Create a producer, which this client has created on one server, on other servers too.
 
         Returns:
             {server rank: error} of the servers that gave no answer within the deadline. On these servers `minibatch`
@@ -243,7 +243,7 @@ class PartitionClient:
         return silent
 
     def num_batches(self, server_rank: int, producer_id: int) -> int:
-        """Return how many minibatches an epoch has; raise UnknownProducer if this client has no such producer."""
+        """Return how many minibatches an epoch has; raise UnknownProducer if this client does not use the producer."""
         producer = self._producers.get((server_rank, self._checked_id(producer_id)))
         if producer is not None:
             return producer.created.num_batches
@@ -256,13 +256,15 @@ class PartitionClient:
         )
 
     def destroy_producer(self, server_rank: int, producer_id: int) -> None:
-        """End this client's claim on a producer. A producer without claims ends. May be called twice."""
+        """Tell the server that this client needs the producer no more. May be called twice. A producer that no client
+        needs is ended by the server.
+        """
         self._producers.pop((server_rank, producer_id), None)
         self._claims.discard((server_rank, producer_id))
         self._peers.submit(server_rank, self._destroying(server_rank, self._checked_id(producer_id))).result()
 
     def list_producers(self, server_rank: int) -> list[Created]:
-        """Return a Created for each claim of this client on a producer of the server."""
+        """Return the producers of a server that this client uses: a Created for each."""
         message = request_to_message(ListRequest(self._token), self._peers.meant(server_rank))
         answer = self._peers.submit(server_rank, lambda send: send(message, 0)).result()
         return [*told_from_message(Listed, self.where(server_rank), answer).producers]
@@ -276,10 +278,10 @@ class PartitionClient:
         return joined([self._made(server_rank, producer_id, epoch, index)], lambda made: made[0].value())
 
     def _made(self, server_rank: int, producer_id: int, epoch: int, index: int, *, waits: bool = True) -> Future[Made]:
-        """Like `minibatch`, but the future ends with a Made, which has the minibatch or the error of a stage.
+        """Like `minibatch`, but the future has a Made: the minibatch, or the error of a stage as a value.
 
         Args:
-            waits: True waits for a server that is gone; False lets the future fail at once if nothing listens.
+            waits: True waits for a server that has ended; False lets the future fail at once if nothing listens.
         """
         number = self._checked_id(producer_id)
         epoch, index = check_epoch(_MINIBATCH, epoch), check_int(_MINIBATCH, "index", index, 0)
@@ -314,7 +316,7 @@ class PartitionClient:
         return told_from_message(Created, where, send(message, 0))
 
     def _again(self, server_rank: int, number: int, producer: _Producer, send: _Send) -> None:
-        """Create on a server a producer that this client has created on another server, or earlier on this one."""
+        """Create the producer again: on a server that has restarted, or on another server. `number` is its id."""
         other = self._created_by(server_rank, *producer[1:], send).producer
         if other != number:
             self._destroying(server_rank, other)(send)
@@ -332,7 +334,7 @@ class PartitionClient:
         return check_int("PartitionClient", "producer_id", producer_id, 0, 2**63 - 1)
 
     def _rank_of(self, part: int) -> int:
-        """Return the rank of a server that has a part. If no such server is known, ask the servers for their parts."""
+        """Return the rank of a server that has `part`. If none is known yet, ask the servers which part they have."""
         check_int("PartitionClient", "part", part, 0, self.facts.num_parts - 1)
         if part in self._ranks:
             return self._ranks[part]
@@ -352,7 +354,7 @@ class PartitionClient:
     def fetch(
         self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str
     ) -> torch.futures.Future[Tensor]:
-        """Ask a part for rows of one attribute; return a future at once. See FeatureClient."""
+        """Ask a server of `part` for rows of one attribute; return a future at once. See FeatureClient.fetch."""
         ids = check_index_tensor(_FETCH, "ids", ids)
         rows = Rows("node" if is_node_feat else "edge", self._type(is_node_feat, input_type), (attr_name,), ids)
         answer: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -368,8 +370,8 @@ class PartitionClient:
         return answer
 
     def close(self) -> None:
-        """End all claims, as far as the servers answer within a second. Then end all connections and threads of this
-        process. May be called twice. A later request connects again, and `minibatch` creates its producer again.
+        """Tell servers, for up to a second, that this client's producers are no more in use. Then end its connections
+        and threads. May be called twice. A later request connects again, and `minibatch` creates its producer again.
         """
         global _default
         _default = None if _default is self else _default

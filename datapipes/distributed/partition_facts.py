@@ -37,15 +37,17 @@ FeatureForms = Mapping[tuple[Annotated[str, one_of("node", "edge")], AnyType, st
 
 @dataclass(frozen=True)
 class PartitionFacts(Identity):
-    """What all parts of a partition share. Servers with equal facts give equal answers.
+    """The facts of a partition, equal for all its parts: those of its base class Identity (ids, and how many parts,
+    nodes and edges there are), and the following. Servers with equal facts give equal answers.
 
     Attributes:
         index_dtype: torch.int32 or torch.int64, the dtype of neighbors.
         features: the attributes that were partitioned: {("node" or "edge", type or None, name): dtype and shape of a
             row}.
-        node_time_attr: the node attribute whose values at the sources are stored with the edges; or None.
-        earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if the partition does
-            not store them.
+        node_time_attr: the node attribute whose value at the source is stored with each edge, as the edge's time; None:
+            no times are stored.
+        earliest_nodes: {node type: its node with the earliest time, as an EarliestNode} for the types that have
+            `node_time_attr`; None if the partition does not store them.
     Raises:
         ValueError: The graph lacks the type of a feature, or `index_dtype` is too small for the ids.
     """
@@ -79,7 +81,9 @@ class PartitionFacts(Identity):
 
 
 def hello_to_message(meant: Meant) -> Message:
-    """Return the request for the handshake."""
+    """Return the first request on a connection, the handshake. `meant` is the part and partition that the
+    client wants.
+    """
     return Message(request_header("hello", meant), {})
 
 
@@ -91,7 +95,8 @@ def greeting_to_message(part: int, facts: PartitionFacts) -> Message:
 
 
 def greeting_from_message(where: str, message: Message) -> tuple[int, PartitionFacts]:
-    """Return (part, facts) of the server from its answer to the handshake. The caller must have compared the versions.
+    """Read the server's answer to the handshake; return (id of its part, facts of its partition). The caller must have
+    checked the versions in the header.
 
     Raises:
         BadMessage: `message` is no answer to the handshake.

@@ -40,7 +40,7 @@ class RayServers(Resolver):
             may run a server.
         parts: the parts to serve; by default all parts of the partition.
         replicas: number of servers of each part.
-        name: name of these servers in the cluster, where several programs may have servers.
+        name: name of these servers in the cluster; programs that have servers at the same time need different names.
         tls: certificates of the servers and of their own requests; the files must be at these paths on every machine.
         insecure: listen to other machines without TLS, if all of them are trusted. Without `tls` and `insecure`, a
             server listens only to its own machine; a cluster of several machines is then refused.
@@ -111,7 +111,7 @@ class RayServers(Resolver):
             raise
 
     def addresses(self, part: int) -> list[str]:
-        """Return the addresses of the running servers of a part. See Resolver."""
+        """Ask the actors of `part` for their addresses; return "host:port" of each server that runs. See Resolver."""
         ray = self._joined()
         questions = []
         for replica in range(self.replicas):
@@ -150,7 +150,7 @@ class RayServers(Resolver):
         return actor.remote(part, *arguments)
 
     def _joined(self) -> Any:
-        """Connect this process to the cluster, if it is not connected yet, and return the module ray. Raise
+        """Connect this process to the Ray cluster, if it is not connected yet; return the module ray. Raise
         RuntimeError if this process was forked from a connected process.
         """
         ray = needed("ray", "ray", _WHERE)
@@ -183,12 +183,14 @@ class RayServers(Resolver):
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
-    """Return resources as text, without the entries that stand for machines."""
+    """Return the resources of a cluster, {name: amount}, as text for an error. Ray's entries for single machines are
+    left out.
+    """
     return shown({name: amount for name, amount in sorted(resources.items()) if not name.startswith("node:")})
 
 
 class _Server:
-    """The actor, which runs a PartitionServer. If the actor's process ends, Ray starts a new one."""
+    """The Ray actor that runs one PartitionServer. If its process ends, Ray starts the actor again in a new process."""
 
     def __init__(
         self, part: int, root: str, is_whole: bool, tls: TLSConfig | None, insecure: bool, options: dict[str, Any]
@@ -202,7 +204,9 @@ class _Server:
             self.address()
 
     def address(self) -> str:
-        """Return the address of the server; start it if it does not run, or raise why it cannot."""
+        """Return the server's address, "host:port". If the server does not run, start it first; raises the error if
+        this fails.
+        """
         if self._server is None:
             server = PartitionServer(self._root, self._part, self._address, **self._options)
             server.start()
@@ -215,6 +219,6 @@ class _Server:
         return os.getpid()
 
     def stop(self) -> None:
-        """Stop the server."""
+        """Stop the server, if it runs."""
         if self._server is not None:
             self._server.stop()

@@ -1,4 +1,4 @@
-"""RemoteReceivingChannel: the minibatches of producers on servers, as a channel."""
+"""RemoteReceivingChannel: a channel that receives the minibatches which servers make."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _NAME = "RemoteReceivingChannel"
 
 
 class RemoteReceivingChannel(ChannelBase):
-    """Receives the minibatches of a producer, epoch after epoch, from one or several servers that have the producer.
+    """Receives the minibatches of a chain that runs on one or several servers, epoch after epoch. A server's object
+    that makes the minibatches is called a producer, see PartitionClient.create_producer.
 
     A minibatch is requested by epoch and index. So a request can be sent again, also to another server, and no
     minibatch is lost or doubled. Each of `world_size` clients gets the indices rank, rank + world_size, ... Nothing is
@@ -38,19 +39,19 @@ class RemoteReceivingChannel(ChannelBase):
     The first `recv` begins an epoch. EndOfEpoch ends it; the next `recv` begins the next epoch.
 
     Args:
-        server_rank: rank of the server, or a list of ranks. Servers take turns; a server that gives no answer is left
-            out for a minute. The constructor creates the producer on servers where this client has not created it yet,
-            and waits for their answers until the deadline.
+        server_rank: rank of the server, or a list of ranks. With several servers, each makes a share of the
+            minibatches. A server that gives no answer is left out for a minute. The constructor creates the producer on
+            servers where this client has not created it yet, and waits for their answers until the deadline.
         producer_id: the id that `create_producer` returned; for several servers also a list of ids, all equal.
-        num_expected: number of messages after which an epoch ends for this client at the latest; None for no bound.
-        prefetch_size: minibatches that are requested ahead from each server. No request is further ahead of the first
-            missing minibatch than `prefetch_size` times the number of servers.
+        num_expected: the most messages that this client gets in an epoch; None for no bound.
+        prefetch_size: how many minibatches are requested ahead from each server. No requested minibatch is more than
+            `prefetch_size` times the number of servers ahead of the first minibatch that is missing.
         client: a PartitionClient that has created the producer; by default the client that `connect` returned last.
         in_order: True returns messages in the order of their indices, False in the order of arrival.
         rank, world_size: the index of this client, and the number of clients.
     Raises:
         TypeError, ValueError: An argument is not allowed; or the ids differ, since servers have different data.
-        UnknownProducer: The client has no claim on the producer.
+        UnknownProducer: The client has not created the producer, or has destroyed it.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class RemoteReceivingChannel(ChannelBase):
         self._leave(0)
 
     def recv(self, timeout: float | None = None, **_: Any) -> Message:
-        """Return the next message; `MiniBatch.from_message` makes a minibatch of it.
+        """Return the next minibatch as a message; `MiniBatch.from_message` turns the message into a MiniBatch.
 
         Args:
             timeout: the most seconds to wait. None: only the client's deadline for a request bounds the wait.
@@ -123,7 +124,9 @@ class RemoteReceivingChannel(ChannelBase):
 
     @contextlib.contextmanager
     def _used(self, limit: float | None) -> Iterator[None]:
-        """Context manager that lets one thread receive at a time; raises QueueTimeoutError after `limit` seconds."""
+        """Context manager that lets only one thread receive at a time. Another thread waits up to `limit` seconds, then
+        gets QueueTimeoutError; if `limit` is None, it waits without a bound.
+        """
         if not self._using.acquire(timeout=-1 if limit is None else limit):
             raise _late()
         try:
@@ -132,11 +135,12 @@ class RemoteReceivingChannel(ChannelBase):
             self._using.release()
 
     def send(self, msg: Message, **_: Any) -> NoReturn:
-        """Raise TypeError: minibatches come from servers."""
+        """Raise TypeError: this channel only receives."""
         raise TypeError(f"{_NAME}: it only receives; its messages are made by producers on servers.")
 
     def reset(self, epoch: int | None = None) -> None:
-        """Leave the present epoch, and drop answers that still come. If another thread is in `recv`, wait for its end.
+        """Leave the present epoch; its minibatches that still arrive are dropped. If another thread is in `recv`, wait
+        until its call returns.
 
         Args:
             epoch: epoch of the next `recv`. By default this is the epoch after the present epoch, or the present epoch
@@ -147,7 +151,7 @@ class RemoteReceivingChannel(ChannelBase):
             self._leave(following if epoch is None else check_epoch(_NAME, epoch))
 
     def close(self) -> None:
-        """End the channel; a thread that waits in `recv` gets ChannelClosed. The producer stays, see
+        """End the channel; a thread that waits in `recv` gets ChannelClosed. The producer on the servers stays, see
         PartitionClient.destroy_producer. May be called twice.
         """
         self._is_closed = True
@@ -158,12 +162,14 @@ class RemoteReceivingChannel(ChannelBase):
             self._leave(self._epoch)
 
     def __len__(self) -> int:
-        """Number of minibatches that have arrived."""
+        """Number of minibatches that have arrived and that `recv` has not returned yet."""
         dispatcher, pool = self._dispatcher, self._pool
         return 0 if dispatcher is None or pool is None else len(dispatcher) + pool.num_arrived
 
     def _begin(self) -> Dispatcher:
-        """Return the dispatcher of the present epoch; begin the epoch if it has not begun."""
+        """Return the Dispatcher of the present epoch, which requests the minibatches and delivers them. Make it if the
+        epoch has not begun.
+        """
         if self._dispatcher is None:
             self._pool, calls = self._new_pool(), Calls(Numbering({}, None), NoClock())
             self._context = EpochContext(calls, Position(self._epoch))
@@ -176,7 +182,7 @@ class RemoteReceivingChannel(ChannelBase):
         self._dispatcher = self._pool = None
 
     def _new_pool(self) -> ServerPool:
-        """Return a pool of the servers, for one epoch and one reader."""
+        """Return a new ServerPool: the servers as the workers of a Dispatcher. It serves one epoch and one reader."""
         return ServerPool(self.client, self.producer_id, self.server_ranks, self._silent, self.prefetch_size)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -195,7 +201,9 @@ def _late() -> QueueTimeoutError:
 
 
 def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, ...], int]:
-    """Check the arguments and return (server ranks, producer id). The id must be the same on all servers."""
+    """Check the arguments `server_rank` and `producer_id` of the channel, and return (server ranks, producer id). The
+    id must be the same on all servers.
+    """
     many = [*ranks] if isinstance(ranks, (list, tuple)) else [ranks]
     numbers = [*ids] if isinstance(ids, (list, tuple)) else [ids] * len(many)
     for rank in many:

@@ -1,4 +1,4 @@
-"""RemoteSource: takes the place of a chain whose minibatches come from servers."""
+"""RemoteSource: the stage that takes the place of a chain, if servers run the chain."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ _LONG_S = 1e6  # no limit here, since each request has a deadline
 
 
 class RemoteSource(StreamStage):
-    """Takes the place of the chain `pipe`, whose minibatches servers make. Stages after a RemoteSource run here.
+    """Takes the place of the chain `pipe`, which runs on servers. Stages after the RemoteSource run in this process.
 
     A RemoteSource has the seed, length and state of `pipe`, so a state that one of the two saved can be loaded into the
     other. No stage of `pipe` runs here, so all parts of its DistGraph may be behind servers. The DataLoader needs no
-    workers: the servers are its workers, with the channel's `prefetch_size` requests ahead. A server that is gone, or
-    gives no answer within the deadline, is left out for a minute; other servers make its minibatches.
+    workers: the servers are its workers, and the channel's `prefetch_size` is how many minibatches are requested ahead
+    from each. A server that has ended, or gives no answer within the deadline, is left out for a minute. The other
+    servers make its minibatches.
 
     Args:
         pipe: the chain that the producer was created from. It starts with an ItemSampler.
         channel: a RemoteReceivingChannel of the producer. Only its servers, `prefetch_size`, `in_order`, `rank` and
-            `world_size` are used, not its `recv`. Clients share the minibatches of an epoch by rank.
+            `world_size` are used, not its `recv`. With several clients, each gets the minibatches with the indices
+            rank, rank + world_size, ...
     Raises:
         TypeError, ValueError: `channel` is no RemoteReceivingChannel, has `num_expected`, or has a producer of another
             chain.
@@ -92,7 +94,9 @@ class RemoteSource(StreamStage):
         )  # without a timeout: requests have their deadline
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch with this index in this epoch."""
+        """Ask a server once more for the minibatch with this index in this epoch. Return it; None if a stage
+        drops it.
+        """
         pool = self.channel._new_pool()
         pool.give(0, Task(pool.begin(), epoch, index))
         outcome = pool.receive(_LONG_S)
@@ -116,7 +120,9 @@ class RemoteSource(StreamStage):
 
 
 class _OfRank(SeedStage):
-    """The minibatches of `sampler` for one of several clients: indices rank, rank + world_size, ..., not padded."""
+    """Seed stage for one of several clients that share the minibatches of `sampler`. It makes those with the indices
+    rank, rank + world_size, ..., not padded.
+    """
 
     def __init__(self, sampler: SeedStage, channel: RemoteReceivingChannel) -> None:
         super().__init__()
@@ -153,11 +159,11 @@ class _OfRank(SeedStage):
 
 
 def _differences(described: Message, pipe: Stage) -> list[str]:
-    """Return the differences between a described chain and the chain `pipe`, each as a text. Names of graphs, item sets
-    and stores are not compared.
+    """Compare the chain that `described` describes with the chain `pipe`. Return a text for each difference; [] if
+    there is none. Names of graphs, item sets and stores are not compared.
 
     Raises:
-        TypeError, ValueError: The chain has a stage that cannot be described.
+        TypeError, ValueError: A stage of `pipe` cannot be described.
     """
     here = describe_chain(pipe)
     differing = differences(described.header["fingerprint"], here.header["fingerprint"], "here it is")

@@ -1,5 +1,5 @@
 """RowReader: reads rows of features of a partitioned graph from the local part, from the cache and from other parts. It
-sends the requests, puts all rows in their places, and counts ids and bytes.
+sends the requests, copies all rows to their positions in the result, and counts ids and bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from datapipes.processes.sharing import Together
 
 
 class RowCounts:
-    """Counters in memory shared with worker processes, so that one process sees the counts of all processes."""
+    """Counters of what RowReaders have read: ids, requests and bytes. They are in memory shared with worker processes,
+    so that one process sees the counts of all processes.
+    """
 
     NAMES = ("own", "cached", "asked", "requests", "received_bytes")
 
@@ -36,7 +38,7 @@ class RowCounts:
         (self._counters,) = zeros_together([((len(self.NAMES),), torch.int64)]) if counters is None else counters
 
     def add(self, **counts: int) -> None:
-        """Add each of `counts` to the counter of its name. Any thread and process may call this."""
+        """Add each number in `counts` to the counter of that name. Any thread and process may call this."""
         _core.add_to(self._counters.numpy(), [counts.get(name, 0) for name in self.NAMES])
 
     def so_far(self) -> dict[str, int]:
@@ -51,11 +53,12 @@ _NO_ROWS = OwnRows(torch.empty(0, dtype=torch.int64))
 
 
 class Found(NamedTuple):
-    """Some of the ids of a Split.
+    """Those ids of a Split whose rows are in one place: the local part, the cache, or one other part.
 
     Attributes:
-        places: int64 [n], positions of these ids among all ids of the Split, ascending.
-        rows: [n], index of each id's row in a table; the ids themselves if the rows are in another part.
+        places: int64 [n], ascending: the position of each of these ids among all ids of the Split.
+        rows: [n], where to find the row of each id. In the local part and the cache: the index of the row in a table.
+            In another part: the id itself.
     """
 
     places: Tensor
@@ -63,12 +66,12 @@ class Found(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Ids, divided by where their rows are. Each id is in exactly one Found.
+    """The ids of one read, divided by where their rows are. Each id is in exactly one Found.
 
     Attributes:
         here: ids with rows in the local part's attributes.
         hot: ids with rows in the cache.
-        away: {part: ids with rows in this other part}, parts ascending; a part without ids is left out.
+        away: {part: ids with rows in this other part}, in ascending order of the parts; a part without ids is left out.
     """
 
     here: Found
@@ -77,14 +80,15 @@ class Split(NamedTuple):
 
 
 class IdPlaces:
-    """Finds where the rows of one type of nodes or edges are.
+    """Finds where the rows of ids are: in the local part, in the cache, or in which other part. An IdPlaces is for one
+    type of nodes or edges.
 
     Args:
         domain: "node" or "edge".
-        type_: a node type or edge type, or None.
+        type_: a node type or edge type; None in a graph without types.
         hot: the cached rows of the type; None if no rows are cached.
     Attributes:
-        own_tables: {feature name: the local part's rows}.
+        own_tables: {feature name: rows of the local part}.
     """
 
     def __init__(self, graph: DistGraph, domain: str, type_: Any, hot: HotTable | None) -> None:
@@ -102,11 +106,11 @@ class IdPlaces:
             self.own_tables = part.relation(type_).edge_attributes
 
     def split(self, text: str, ids: Tensor) -> Split:
-        """Split ids, int32 or int64 [n], by where their rows are. O(n).
+        """Divide `ids`, int32 or int64 [n], by where their rows are. Time O(n).
 
         Raises:
             IndexError: An id is outside the graph; the message begins with `text` and names the first such id.
-            ValueError: The book is damaged.
+            ValueError: The partition book is damaged.
         """
         places, rows, bounds = _core.split_ids(
             text,
@@ -137,10 +141,10 @@ _NAME = "DistFeatureStore"
 
 
 class Wanted(NamedTuple):
-    """A feature, and the ids whose rows are to be read.
+    """What to read: the rows of one feature at some ids.
 
     Attributes:
-        places: finds the rows of the feature's type.
+        places: finds where the rows of the feature's type are.
         name: name of the feature.
         form: dtype and shape of a row.
         ids: int32 or int64 [n].
@@ -157,7 +161,7 @@ class Wanted(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Features that are read at the same ids."""
+    """Features of one type that are read at the same ids, so that the ids are split only once."""
 
     places: IdPlaces
     split: Split
@@ -165,14 +169,15 @@ class _Group(NamedTuple):
 
 
 class Reading:
-    """One read of rows of several features. First `begin` sends a request to each other part that has some of the rows.
-    Then `fill_here` gathers the rows of this process, and `put` places the rows of an answer, in any order. Call `put`
-    for each answer whose rows are not in place yet. After that `outs` are complete.
+    """One read of rows of several features, in three steps. First `begin` sends a request to each other part that has
+    some of the rows. Then `fill_here` copies the rows of the local part and of the cache to `outs`. Then `put` copies
+    the rows of one answer to `outs`; call it for each answer for which `is_in_place` is False. After that `outs` are
+    complete.
 
-    The three methods run kernels and block. Any thread may call them, one at a time.
+    These methods block. Any thread may call them, one at a time.
 
     Attributes:
-        outs: the rows of each entry of `wanted`, in the order of `wanted`.
+        outs: a tensor of rows for each entry of `wanted`, in the same order.
         sent: {future of an answer: the part that was asked}.
     """
 
@@ -186,7 +191,7 @@ class Reading:
         self._asked: dict[int, list[tuple[int, Tensor]]] = {}  # {part: [(index into wanted, places)]}
 
     def begin(self) -> None:
-        """Split the ids and ask the other parts; return without waiting for them.
+        """Find out where the rows are, and send the requests to other parts. Does not wait for answers.
 
         Raises:
             IndexError: An id is outside the graph; the message names the feature.
@@ -231,7 +236,7 @@ class Reading:
         return groups
 
     def fill_here(self) -> None:
-        """Gather the rows of the local part and of the cache."""
+        """Copy the rows that are in this process, in the local part or in the cache, to `outs`."""
         for places, split, members in self._groups:
             for number in members:
                 name, out = self.wanted[number].name, self.outs[number]
@@ -241,7 +246,9 @@ class Reading:
                     put_rows(out, split.hot.places, places.hot.tables[name], split.hot.rows, num_threads())
 
     def _taking(self, part: int) -> TakeRows | None:
-        """Return a function that places a part's rows as they arrive; None if the answer must be complete first."""
+        """Return a function that copies the rows of `part` to `outs` while its answer arrives. None: the rows must not
+        be copied before the answer is complete, since some of `outs` are tensors of the caller.
+        """
         if not self._on_arrival:
             return None
         targets = [(byte_rows(self.outs[number]), places.numpy()) for number, places in self._asked[part]]
@@ -256,11 +263,13 @@ class Reading:
         return take
 
     def is_in_place(self, future: Future[list[Tensor]]) -> bool:
-        """Return whether the rows of an answer were put into `outs` as they arrived."""
+        """Return True if the rows of the answer in `future` were copied to `outs` while they arrived. Otherwise call
+        `put`.
+        """
         return self._on_arrival and len(future.result()) == 0
 
     def put(self, future: Future[list[Tensor]]) -> None:
-        """Put the rows of an answer into `outs`.
+        """Copy the rows of the answer in `future` to `outs`.
 
         Raises:
             ValueError: The answer has other rows than were asked for.
@@ -295,7 +304,7 @@ class Reading:
 
 
 class RowReader:
-    """Reads rows from the local part, from a cache, and from the other parts.
+    """Reads rows of features of a partitioned graph: from the local part, from a cache, and from the other parts.
 
     Several threads may use a RowReader at once. Worker processes map the cache instead of copying it.
     """
@@ -305,7 +314,7 @@ class RowReader:
         self._places: dict[tuple[str, Any, bool], IdPlaces] = {}
 
     def wanted(self, domain: str, type_: Any, name: str, ids: Any, out: Tensor | None = None) -> Wanted:
-        """Check `ids` and return a Wanted. The caller must have checked the other arguments.
+        """Return a Wanted, the input of `read`, for the rows `ids` of one feature. Only `ids` are checked here.
 
         Raises:
             TypeError, ValueError: `ids` are no ids; or the feature is of edges, and the partition has no edge map.
@@ -321,7 +330,9 @@ class RowReader:
         return Wanted(places, name, form, check_index_tensor(text, "ids", ids), text, out)
 
     def check_places(self, domain: str, type_: Any, name: str) -> None:
-        """Raise ValueError if no map says which parts have the rows of a feature."""
+        """Raise ValueError if the feature is of edges, and the partition has no edge map. The map tells which part has
+        an edge.
+        """
         if domain == "edge" and not self.graph.book.has_edges:
             raise ValueError(
                 f"{_NAME}: {feature_text(domain, type_, name)} cannot be read, since the partition has no edge map: "
@@ -329,8 +340,8 @@ class RowReader:
             )
 
     async def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
-        """Return the rows of each entry of `wanted`, in order. The event loop goes on while local rows are gathered and
-        other rows arrive.
+        """Coroutine that reads and returns the rows of each entry of `wanted`, in order. It does not block the event
+        loop.
         """
         reading = Reading(self.graph.peers, wanted, self.counts)
         await here_or_off_loop(reading.begin)

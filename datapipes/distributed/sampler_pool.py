@@ -1,4 +1,6 @@
-"""SamplerPool: runs a user's own loop, for example sampling and sending, in processes that share the graph's memory."""
+"""SamplerPool: runs a user's own loop in forked processes, which share the memory of the graph. A loop may sample
+minibatches and send them, for example.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +32,27 @@ _LOOK_S = 0.1  # between two checks that the processes live
 
 class SamplerPool(ABC):
     """Runs `worker` in processes forked from this process. The processes share its memory, so a graph is stored once.
-    Write a subclass that defines `worker`, as for DGL's class of this name.
+    Write a subclass that defines `worker`, as for the class SamplerPool of DGL.
     """
 
     @abstractmethod
     def worker(self, args: Any) -> None:
-        """Do the work of one process. Torch uses one thread in the process, until `worker` sets another number.
+        """The work of one process; define it in a subclass. Torch uses one thread, unless `worker` sets another number.
 
         Args:
-            args: the argument `args` of `start`, in all processes.
+            args: the `args` that `start` got, the same in all processes.
         """
 
     def start(self, num_worker: int, args: Any = None) -> None:
-        """Fork `num_worker` processes that run `worker(args)`, and return when all have ended.
+        """Fork `num_worker` processes that run `worker(args)`. Return when all of them have ended.
 
-        If one process fails, the others are ended. All of them end with this process.
+        If one process fails, the others are ended. If this process ends, all of them end.
 
         Args:
             num_worker: number of processes, 1 or more.
         Raises:
             ValueError: `num_worker` is not in its range.
-            RuntimeError: This process has used CUDA or is connected to servers, which does not survive a fork.
+            RuntimeError: This process has used CUDA or is connected to servers, and neither survives a fork.
             PeerDied: A process ended before `worker` returned; for example it was killed.
             The error that `worker` raised, with the traceback as its cause; RemoteError if this process cannot make an
             error of that type.
@@ -80,7 +82,7 @@ class _Start(NamedTuple):
 
 
 class _Child(ChildProcess):
-    """A worker process, and whether and how it has ended."""
+    """A worker process of a SamplerPool, as the parent sees it: whether it has ended, and how."""
 
     def __init__(self, number: int, process: Any, pipe: Connection) -> None:
         super().__init__(process, pipe)
@@ -91,7 +93,9 @@ class _Child(ChildProcess):
         return self.is_done
 
     def listen(self) -> None:
-        """Check whether the process has ended; raise its error if it has failed."""
+        """Read what the process has sent, and check whether it has ended. If it has failed, raise its error, or
+        PeerDied if it sent no error.
+        """
         has_ended = self.watch.has_ended()  # before the poll: a process that has ended sends no more
         said = b""
         with suppress(EOFError, OSError):

@@ -1,4 +1,4 @@
-"""SamplerReceiver: iterates over the minibatches that SamplerSenders push, epoch after epoch."""
+"""SamplerReceiver: iterates over the minibatches that SamplerSenders send to it, epoch after epoch."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ _EACH_BYTES = 2**14  # memory of a minibatch or a signal besides tensors
 
 
 class SamplerReceiver:
-    """Receives the minibatches of `num_sender` senders, which connect to it, in the order of arrival.
+    """Receives the minibatches of `num_sender` SamplerSenders, which connect to it, in the order of arrival.
 
-    An epoch ends when each sender has signalled its end; iterate again for the next epoch. A sender that is ahead
-    waits: each sender has room for an equal share of 256 MB, or for one minibatch. When a sender closes, another sender
-    may take its place and go on with the next epoch.
+    An epoch ends when each sender has signalled its end; iterate again for the next epoch. A sender that is ahead waits
+    while its minibatches that were not returned yet fill its share of 256 MB. When a sender closes, another sender may
+    take its place and go on with the next epoch.
 
     The order of arrival does not follow from a seed, and there is no state to resume from. A RemoteSource has both: an
     order that follows from the seed, and a state.
 
     Args:
         graph: the graph of the minibatches; senders that name another graph are refused. None accepts all.
-        addr: "host:port" to listen on, as the senders' namebooks have it.
+        addr: "host:port" to listen on; the same as in the namebooks of the senders.
         num_sender: number of senders; the constructor returns when all have connected.
         timeout: seconds to wait for the senders, and later for each minibatch.
         tls: the certificates of this side; needed if other machines can reach the address.
@@ -104,7 +104,7 @@ class SamplerReceiver:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next minibatch: the number of ended epochs."""
+        """The epoch of the next minibatch. It equals the number of epochs that have ended."""
         return self._senders.epoch
 
     def __iter__(self) -> SamplerReceiver:
@@ -143,16 +143,17 @@ class SamplerReceiver:
 
 
 class _Place:
-    """One of the `num_sender` places of a receiver; a place has one sender at a time. When the sender has left, the
-    next sender in the place goes on after the last epoch whose end was signalled.
+    """One of the `num_sender` slots of a receiver; a slot has one sender at a time. When its sender has left, the next
+    sender in the slot begins with the epoch after the last one whose end was signalled. A push is a minibatch or signal
+    that a sender sends.
 
     Attributes:
         peers: the sender's connections.
         next: index of the sender's next push.
-        items: the pushes that `next` has not returned yet, [(index of arrival, item, bytes)]. An item is a minibatch,
-            None for a signal, or the error of a lost sender.
-        signals: how many signals all senders in this place have pushed.
-        epoch: how many signals were taken from `items`.
+        items: the pushes that _Senders.next has not returned yet: [(index of arrival, item, bytes)]. An item is a
+            minibatch, None for the end of an epoch, or the error of a lost sender.
+        signals: how many ends of epochs were pushed by all senders in this slot.
+        epoch: how many ends of epochs were taken from `items`.
         is_whole: whether the sender's last push ended an epoch.
     """
 
@@ -168,7 +169,9 @@ class _Place:
 
 
 class _Senders:
-    """All senders of a receiver, as a service for Flight. Any thread may call its methods."""
+    """The receiving side: it takes what all senders push (as the service of a Flight server) and gives it to the
+    SamplerReceiver. Any thread may call its methods.
+    """
 
     def __init__(self, count: int, fingerprint: str | None) -> None:
         self.places, self.epoch = [_Place() for _ in range(count)], 0
@@ -179,7 +182,7 @@ class _Senders:
         self._ended: BaseException | None = None
 
     def wait_for_all(self, timeout: float) -> None:
-        """Wait until each place has had a sender."""
+        """Wait until `num_sender` senders have connected; raise TimeoutError after `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or all(place.token for place in self.places), timeout)
             self._refuse_ended()
@@ -191,7 +194,7 @@ class _Senders:
             )
 
     def next(self, timeout: float) -> MiniBatch | None:
-        """Return the next minibatch, or None at the end of an epoch; see SamplerReceiver.__next__."""
+        """Return the next minibatch; None at the end of an epoch. Raises the errors of SamplerReceiver.__next__."""
         ends = time.monotonic() + timeout
         with self._changed:
             while True:
@@ -214,12 +217,13 @@ class _Senders:
                     raise self._late(timeout)
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take a JoinRequest or a PushRequest of a sender. See flight_server.PutService.
+        """Take a request of a sender: a JoinRequest, or a PushRequest (a minibatch or a signal). See
+        flight_server.PutService.
 
         Raises:
-            BadRequest: The message is no such request, or a push comes before an earlier one.
+            BadRequest: The message is no such request, or an earlier push has not arrived yet.
             OtherPartition: The sender has another version, or another graph.
-            UnknownSender: The sender has no place here.
+            UnknownSender: The sender has not joined, or another sender has taken its slot.
             NoRoom: There is no room for the push yet.
             Unavailable: All senders are there already, too many pushes wait, or the receiver ends.
         """
@@ -237,7 +241,7 @@ class _Senders:
             raise BadRequest(str(error)) from error
 
     def look(self, port: int, connections: TcpConnections) -> float:
-        """Find senders that have gone; return the seconds until the next call. See Guard."""
+        """Find senders whose connections have ended; return the seconds until the next call. A Guard calls this."""
         connections.keep_alive(port, _SILENT_S)
         with self._changed:
             before = {id(place): {*place.peers} for place in self.places}
@@ -254,7 +258,7 @@ class _Senders:
         return _LOOK_S
 
     def end(self, error: BaseException) -> None:
-        """Make all present and later calls raise `error`."""
+        """Make all calls of `next`, present and later ones, raise `error`."""
         with self._changed:
             self._ended = self._ended or error
             self._changed.notify_all()
@@ -333,7 +337,7 @@ class _Senders:
         self._arrivals += 1
 
     def _lose(self, place: _Place) -> None:
-        """Record that a sender has ended. If its epoch is incomplete, `next` raises PeerDied after its minibatches."""
+        """Record that the sender in `place` has ended. If its epoch is incomplete, `next` will raise PeerDied."""
         place.is_here = False
         if place.is_whole:
             return
@@ -371,7 +375,7 @@ class _Senders:
 
 
 def _listening(senders: _Senders, address: Address, tls: TLSConfig | None) -> contextlib.ExitStack:
-    """Start the server of a receiver and its guards; return a stack whose `close` ends them."""
+    """Start the Flight server of a receiver and the threads that watch it. Return a stack; its `close` ends them."""
     pem = None if tls is None else tls.checked(_NAME)
     with contextlib.ExitStack() as made:  # ended if a later piece fails
         connections = made.enter_context(contextlib.closing(TcpConnections()))

@@ -1,6 +1,7 @@
-"""SamplerSender: pushes minibatches to the processes that train; SamplerReceiver is the other end.
+"""SamplerSender: sends minibatches to the processes that train; SamplerReceiver is the other end.
 
-A sender numbers its minibatches and pushes them. Nobody asks by index, so there is no dispatcher (chain/dispatcher.py).
+A sender sends its minibatches in its own order. Nobody asks for a minibatch by its index, so a dispatcher
+(chain/dispatcher.py) is not needed.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ MINIBATCH, SIGNAL, LEAVE = "minibatch", "signal", "leave"
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """Ask for a place among the senders of a receiver; sent again on each new connection.
+    """Ask a receiver to take this process as one of its senders. The request is sent again on each new connection.
 
     Attributes:
         sender: a secret that identifies the sender.
-        number: index of the next push.
+        number: index of the next PushRequest.
         name: what error messages call the sender.
         fingerprint: digest of the sampled graph; None if the sender names no graph.
     """
@@ -66,8 +67,8 @@ class JoinRequest:
 
 @dataclass(frozen=True)
 class PushRequest:
-    """The next push of a sender. `what` is MINIBATCH, whose tensors are in the message; SIGNAL, the end of the sender's
-    epoch; or LEAVE, the end of the sender.
+    """Send a receiver the next thing from a sender, as `what` says. MINIBATCH: a minibatch, whose tensors are in the
+    message. SIGNAL: the sender's epoch ends. LEAVE: the sender ends.
     """
 
     kind = "push"
@@ -89,10 +90,10 @@ _EXIT_PRIORITY = 100  # before other finalizers of multiprocessing
 class SamplerSender:
     """Sends minibatches to receivers, with a connection to each receiver, and signals the ends of epochs.
 
-    `send` only waits if 4 pushes to the receiver are not finished yet. Do not change the tensors of a minibatch after
-    `send`. A cut connection is made again, and no minibatch is lost or doubled. With several senders, the order of
-    arrival does not follow from a seed, and there is no state to resume from. A RemoteSource has both: an order that
-    follows from the seed, and a state.
+    `send` returns at once, unless 4 earlier minibatches to the same receiver are not delivered yet. Do not change the
+    tensors of a minibatch after `send`. A cut connection is made again, and no minibatch is lost or doubled. With
+    several senders, the order of arrival does not follow from a seed, and there is no state to resume from. A
+    RemoteSource has both: an order that follows from the seed, and a state.
 
     A sender may end, or be garbage-collected, without `close`: earlier minibatches are delivered first. If minibatches
     follow its last `signal`, the receiver then raises an error, since the epoch is incomplete.
@@ -148,14 +149,14 @@ class SamplerSender:
             raise
 
     def send(self, nodeflow: MiniBatch, recv_id: int) -> None:
-        """Hand a minibatch over for sending to a receiver. If 4 pushes to the receiver are unfinished, wait first.
+        """Queue a minibatch for sending to the receiver `recv_id`. If 4 earlier ones are not delivered yet, wait first.
 
         Raises:
             TypeError: `nodeflow` is no MiniBatch.
             ValueError: There is no such receiver.
             QueueTimeoutError: The receiver had no room within `timeout`. The minibatch was not sent; the sender stays
                 usable.
-            ServerUnavailable: The receiver has ended or gave no answer to an earlier push.
+            ServerUnavailable: The receiver has ended, or gave no answer to an earlier minibatch.
             ChannelClosed: The sender was closed.
         """
         if not isinstance(nodeflow, MiniBatch):
@@ -166,7 +167,7 @@ class SamplerSender:
         self._stream(recv_id).push(MINIBATCH, nodeflow.to_message())
 
     def signal(self, recv_id: int) -> None:
-        """Tell a receiver that this sender's epoch is complete; later minibatches belong to the next epoch.
+        """Tell the receiver `recv_id` that this sender's epoch is complete. Later minibatches belong to the next epoch.
 
         Raises:
             The errors of `send`.
@@ -176,7 +177,7 @@ class SamplerSender:
     def close(self) -> None:
         """Wait until all minibatches are delivered, then end the connections. May be called twice.
 
-        If `signal` has not ended this sender's last epoch, this call ends the epoch.
+        If `signal` was not called after the last minibatch, this call also signals the end of the epoch.
 
         Raises:
             ServerUnavailable: A receiver has ended before it took all minibatches.
@@ -198,7 +199,9 @@ class SamplerSender:
         return stream
 
     def _abandon(self) -> None:
-        """End the connections at once; receivers with an incomplete epoch get an error."""
+        """End the connections at once, with nothing more delivered. If an epoch is incomplete, its receiver raises an
+        error.
+        """
         self._end.cancel()
         self._ending.set()
         for stream in self._streams.values():
@@ -218,14 +221,14 @@ class SamplerSender:
 
 
 def fingerprint_of(where: str, graph: Any) -> str | None:
-    """Return the digest of `graph`; None if it is None. Raise TypeError if it is neither a Graph nor None."""
+    """Return the digest of `graph`; None if `graph` is None. Raise TypeError if `graph` is something else."""
     if graph is not None and not isinstance(graph, Graph):
         raise TypeError(f"{where}: graph must be a graph or None, got {shown(graph)} ({type(graph).__name__}).")
     return None if graph is None else graph.digest()
 
 
 class _Stream:
-    """The pushes to one receiver, one after the other."""
+    """Sends minibatches and signals to one receiver, one after the other, from a queue."""
 
     def __init__(self, number: int, replicas: Replicas, fingerprint: str | None, security: Security) -> None:
         self._fingerprint = fingerprint
@@ -241,8 +244,8 @@ class _Stream:
         self.remote = RemotePart(number, replicas, Limits(self._timeout), self._connect, kind="receiver", requests=1)
 
     def join(self) -> Future[None]:
-        """Let a thread connect to the receiver, and wait for a receiver that does not run yet. Return a future at once,
-        which ends when the connection is made. Later requests do not wait for a receiver that is gone.
+        """Let a thread connect to the receiver; it waits if the receiver does not run yet. Return at once, with a
+        future that ends when the connection is made. After this, requests to a receiver that has ended fail at once.
         """
         joined = self.remote.submit(lambda send: None)  # connecting is enough
         limits = Limits(max(self._timeout, _LEAST_S), may_return=False)
@@ -263,16 +266,20 @@ class _Stream:
             self._add(kind, tensors)
 
     def beat(self) -> None:
-        """If no push is under way, send a sign of life, which also makes a cut connection again."""
+        """If nothing is being sent, send the receiver a sign of life. If the connection was cut, this connects
+        again.
+        """
         with self._changed:
             if not (self._is_asking or self._is_closed or self._failure):
                 self._ask(self._joining())
 
     def close(self, *, leaves: bool = True) -> BaseException | None:
-        """Deliver the waiting pushes, then push LEAVE. Return the error if this fails, else None.
+        """Deliver what is queued, then tell the receiver that the sender ends (LEAVE). Return the error if this fails,
+        else None.
 
         Args:
-            leaves: whether to push LEAVE also in the middle of an epoch, so that the receiver raises no error.
+            leaves: True sends LEAVE also in the middle of an epoch, which ends the epoch without an error. False: the
+                receiver then raises an error.
         """
         with self._changed:
             if not self._is_closed and self._failure is None and (leaves or self._is_whole):
@@ -284,7 +291,7 @@ class _Stream:
         return failure
 
     def abandon(self) -> None:
-        """Close the connection and deliver nothing more."""
+        """Close the connection without delivering what is queued."""
         self._is_closed = True
         self.remote.close(_ABANDON_S)
 
@@ -308,7 +315,9 @@ class _Stream:
         self.remote.submit(lambda send: send(message, 0)).add_done_callback(partial(self._asked, message))
 
     def _asked(self, message: Message, answer: Future[Message]) -> None:
-        """Take the answer to a push, or to a sign of life, and send the next push."""
+        """Called when `message`, a push or a sign of life, was answered or has failed: record this, and send what is
+        next in the queue.
+        """
         error = answer.exception()
         with self._changed:
             self._is_asking = False

@@ -1,4 +1,6 @@
-"""Servers as the workers of a dispatcher, which asks them for minibatches of a producer by epoch and index."""
+"""ServerPool: lets a Dispatcher use servers as it uses worker processes. It asks the servers for minibatches of a chain
+by epoch and index.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ SILENT_S = 60.0  # a server without an answer is left out for this time, if ther
 
 
 class SilentServers:
-    """The servers that gave no answer lately. They are left out while there are other servers.
+    """Records which servers gave no answer lately. They are not asked for SILENT_S seconds, as long as there are other
+    servers.
 
     Args:
+        servers: the ranks of all servers.
         deadline: seconds after which a request without an answer ends.
-        name: the user of the servers, for the log.
+        name: who uses the servers, for the log.
     """
 
     def __init__(self, servers: Sequence[int], deadline: float, name: str) -> None:
@@ -31,19 +35,20 @@ class SilentServers:
         self._silent: dict[int, float] = {}  # {server: since when}
 
     def answering(self) -> list[int]:
-        """Return the servers to ask: the servers that are not silent, or if all are silent, all servers."""
+        """Return the ranks of the servers to ask: those that are not silent. If all are silent, return all."""
         return [server for server in self._servers if server not in self.silent] or [*self._servers]
 
     @property
     def silent(self) -> set[int]:
-        """The servers that have left a request unanswered within the last SILENT_S seconds."""
+        """The ranks of the servers that have left a request without an answer within the last SILENT_S seconds."""
         now = time.monotonic()
         return {server for server, since in [*self._silent.items()] if now - since < SILENT_S}
 
     def add(self, server: int, error: ServerUnavailable) -> bool:
-        """Record that a server gave no answer; return whether other servers are left.
+        """Record that `server` gave no answer, with `error` for the log. Return True if there is another server to ask.
 
-        Servers that fell silent longer than a deadline ago may be back by now; these count as left.
+        If all servers are silent, those that fell silent longer than a deadline ago may be back by now, so they are
+        asked again.
         """
         now = time.monotonic()
         if server not in self._silent:
@@ -62,7 +67,7 @@ class SilentServers:
         self._silent = {}
 
     def remove(self, server: int) -> None:
-        """Record that a server gave an answer. The server can then stand in for servers that fall silent later."""
+        """Record that `server` gave an answer, so that it is asked like the other servers."""
         self._silent.pop(server, None)
 
 
@@ -75,11 +80,13 @@ class _Asked(NamedTuple):
 
 
 class ServerPool(Pool):
-    """The servers of a producer, for one reader and one epoch.
+    """The servers that run a chain, used by a Dispatcher like a pool of worker processes. A ServerPool is for one
+    reader and one epoch.
 
-    A server without an answer is not treated as a dead worker, since no minibatch is to blame. The least busy of the
-    other servers takes its place for a while. While there are other servers, no request waits for a server that is
-    gone. If no server is left, `receive` raises ServerUnavailable.
+    A server that gives no answer is not treated as a worker that died: its minibatch is not to blame, and can be asked
+    of another server. For a while, the server's requests go to the least busy of the other servers. While there are
+    other servers, no request waits for a server that has ended. If no server is left, `receive` raises
+    ServerUnavailable.
     """
 
     where = "remote_source"
@@ -139,12 +146,12 @@ class ServerPool(Pool):
                 raise error
 
     def wake(self) -> None:
-        """Make a thread that waits in `receive` return. Another thread calls this."""
+        """Let a call of `receive` that waits in another thread return at once."""
         self._done.put(None)
 
     @property
     def num_arrived(self) -> int:
-        """Number of answers that were not received yet."""
+        """Number of answers that have arrived and that `receive` has not returned yet."""
         return self._done.qsize()
 
     def whereabouts(self, worker: int) -> str:
@@ -157,4 +164,4 @@ class ServerPool(Pool):
         return ""  # the error names the server
 
     def close(self) -> None:
-        """Do nothing: requests in flight end by themselves, and the servers stay."""
+        """Does nothing: requests in flight end by themselves, and the servers go on."""

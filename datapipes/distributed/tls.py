@@ -19,7 +19,7 @@ _MOST_BYTES = 2**20
 
 
 class Pem(NamedTuple):
-    """The content of the files of a TLSConfig."""
+    """The content of the three files of a TLSConfig, as bytes in the format PEM."""
 
     cert: bytes
     key: bytes
@@ -30,8 +30,8 @@ class Pem(NamedTuple):
 class TLSConfig:
     """Mutual TLS: each side shows its own certificate, and accepts only certificates that the authority has signed.
 
-    The files are PEM. A server reads them when it starts, a client at each new connection; from then on a renewed
-    certificate is used.
+    The files are PEM. A server reads them when it starts, and a client for each new connection. So a renewed
+    certificate is used by a server after its next start, and by a client with its next connection.
 
     Attributes:
         cert: path of this side's certificate, followed by intermediate certificates, if any.
@@ -50,7 +50,7 @@ class TLSConfig:
                 raise TypeError(f"TLSConfig: {name} must be the path of a file, got {shown(value)}.")
 
     def read(self, where: str) -> Pem:
-        """Return the content of the files.
+        """Read the three files and return their content.
 
         Raises:
             OSError: A file cannot be read; the message names it.
@@ -59,7 +59,8 @@ class TLSConfig:
         return Pem(*(_read(where, name, Path(getattr(self, name))) for name in Pem._fields))
 
     def checked(self, where: str) -> Pem:
-        """Return the result of `read`, after a check that the files can be used. A failed handshake gives no reason.
+        """Read the three files, check that they can be used, and return their content. With bad files connecting would
+        fail later, with an error that gives no reason.
 
         Raises:
             OSError: A file cannot be read; the message names it.
@@ -91,7 +92,12 @@ class TLSConfig:
 
 
 def check_tls(where: str, tls: Any, insecure: Any) -> None:
-    """Raise TypeError unless `tls` is a TLSConfig or None and `insecure` a bool; ValueError if both are set."""
+    """Check the arguments `tls` and `insecure` of a caller.
+
+    Raises:
+        TypeError: `tls` is neither a TLSConfig nor None, or `insecure` is no bool.
+        ValueError: Both are set.
+    """
     if tls is not None and not isinstance(tls, TLSConfig):
         raise TypeError(f"{where}: tls must be a TLSConfig or None, got {shown(tls)}. Pass TLSConfig(cert, key, ca).")
     if not isinstance(insecure, bool):
@@ -101,9 +107,10 @@ def check_tls(where: str, tls: Any, insecure: Any) -> None:
 
 
 def refuse_plain(where: str, address: Address, tls: TLSConfig | None, insecure: bool) -> None:
-    """Raise ValueError if other machines can reach `address`, and there is neither TLS nor `insecure`.
+    """Raise ValueError if other machines can reach `address`, `tls` is None, and `insecure` is False.
 
-    Without TLS anybody who reaches the address may ask, and anybody between client and server may answer.
+    Without TLS anybody who reaches the address can send requests, and anybody between client and server can forge
+    answers.
     """
     if tls is None and not insecure and not address.is_loopback:
         raise ValueError(

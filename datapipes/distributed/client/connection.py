@@ -1,6 +1,5 @@
-"""Connection: one channel to one server; Connections: the few channels of a process.
-
-A request takes the connection with the fewest requests in flight.
+"""The connections of this process to a server. Connection is one connection; Connections keeps several to the servers
+of one part, and gives each request the connection with the fewest requests in flight.
 """
 
 from __future__ import annotations
@@ -26,21 +25,28 @@ SLACK_BYTES = 2**16  # a small invalid answer gets its own error, not "too large
 
 
 def server_name(kind: str, number: int, place: Address | Replicas) -> str:
-    """Return the name of a server in errors; for `kind` see RemotePart."""
+    """Return what errors call a server, such as "part 3 at 10.0.0.5:7000".
+
+    Args:
+        kind: what `number` identifies, see RemotePart.
+        number: id of the part, or rank of the server.
+        place: the address of the server, or the addresses of all servers of the part.
+    """
     return f"{kind} {number} at {place}"
 
 
 class Connection:
-    """One channel to a server, with a TCP connection of its own. The first request connects, not the constructor.
+    """One connection to a server: a gRPC channel with a TCP connection of its own. The constructor does not connect;
+    the first request does.
 
-    Many threads may ask at once.
+    Many threads may call `ask` at once.
 
     Args:
         connect_s: seconds that connecting may take, TLS included.
     Attributes:
         in_flight: how many requests are in flight. The class Connections writes this and the next two attributes.
         retired: whether new requests must not use this connection.
-        greeted: time.monotonic() at the handshake.
+        greeted: time.monotonic() when the handshake with the server was done.
     """
 
     def __init__(self, where: str, address: Address, tls: TLSConfig | None, connect_s: float) -> None:
@@ -63,17 +69,18 @@ class Connection:
         note_client(self._client)
 
     def ask(self, request: Message, timeout: float, most_bytes: int, sink: Sink | None = None) -> Message:
-        """Send a request and return the answer, within `timeout` seconds.
+        """Send `request`, and receive and return the answer, all within `timeout` seconds.
 
         Args:
-            most_bytes: the most bytes of the answer's tensors; SLACK_BYTES more are let through.
-            sink: takes the tensors of the answer as they arrive; see from_batches.
+            most_bytes: how many bytes the tensors of the answer may have. Up to SLACK_BYTES more are accepted.
+            sink: a Sink, which takes the tensors of the answer while they arrive, see from_batches; None: the answer
+                has them.
 
         Raises:
-            The error that the server sent, with its type; the text begins with the part and the address.
+            The error that the server sent, of the same type. Its text begins with the part and the address.
             pyarrow.flight.FlightError: No answer came; see retry.py.
             BadMessage: The answer is no message.
-            OtherPartition: The server speaks another version.
+            OtherPartition: The server has another version of datapipes.
         """
         ticket, options = self._flight.Ticket(to_bytes(self.where, request)), self._options(timeout)
         chunks = _Chunks()
@@ -93,7 +100,9 @@ class Connection:
         return self._flight.FlightCallOptions(timeout=max(timeout, 0.001))
 
     def _told(self, call: Callable[[], Message]) -> Message:
-        """Return the result of `call`. If it fails with an error that the server sent, raise the server's error."""
+        """Return the result of `call`. If `call` raises a Flight error in which the server sent its own error, raise
+        that one.
+        """
         try:
             return call()
         except Exception as failure:
@@ -110,12 +119,12 @@ class Connection:
 
 
 class PushConnection(Connection):
-    """A connection for requests that send data. Each request is a call with one stream, and the answer only says that
-    the server took the request.
+    """A connection for requests that carry data to the server. The answer to such a request has no content: it only
+    says that the server took the request.
     """
 
     def ask(self, request: Message, timeout: float, most_bytes: int = 0, sink: Sink | None = None) -> Message:
-        """Send a request and return an empty message, or raise an error; see Connection."""
+        """Send `request` and return an empty Message after the server took it. Raises the errors of Connection.ask."""
         schema, batches = to_batches(self.where, request)
         command = self._flight.FlightDescriptor.for_command(b"")
 
@@ -131,15 +140,19 @@ class PushConnection(Connection):
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Free a piece of memory once. From then on glibc keeps freed pieces up to that size and uses them again.
+    """Allocate 31 MiB and free them at once, so that glibc reuses memory: from then on it keeps freed pieces up to this
+    size.
 
-    Otherwise gRPC would take fresh memory for each answer, which costs as much time as receiving the answer.
+    Otherwise gRPC would get fresh memory from the system for each answer. This costs as much time as receiving the
+    answer.
     """
     np.empty(_KEPT_BYTES, dtype=np.uint8)
 
 
 class _Chunks:
-    """The batches of an answer. Tracebacks keep this object alive, so `end` drops the stream."""
+    """Iterator over the record batches of an answer that arrives. `end` cancels the stream and drops it: tracebacks may
+    keep this object alive, and must not keep the stream alive.
+    """
 
     reader: Any = None
 
@@ -156,13 +169,14 @@ class _Chunks:
 
 
 class Connections:
-    """At most `most` connections, made when they are needed. A stalled connection delays only its own requests.
+    """Up to `most` connections to the servers of one part, made when they are needed. A stalled connection delays only
+    its own requests.
 
-    While there is no connection, one thread connects and the other threads wait for the result. So not all threads
-    connect at once to a server that comes back.
+    If there is no connection, one thread connects and the other threads wait for its result. Otherwise all threads
+    would connect at once to a server that was started again.
 
     Args:
-        connect: makes a connection, the handshake included, within the given seconds, or raises.
+        connect: function (seconds) -> connection, handshake included; it raises an error if this fails or takes longer.
     """
 
     def __init__(self, connect: Callable[[float], Connection], most: int) -> None:
@@ -176,11 +190,11 @@ class Connections:
         self._closed = False
 
     def take(self, timeout: float) -> Connection:
-        """Return a connection for one request. Call `give_back` after the request.
+        """Return the connection that the next request uses; connect if needed. Call `give_back` after the request.
 
         Raises:
             TimeoutError: No connection was made within `timeout` seconds.
-            The error of connecting, see Connection.ask.
+            The errors of `connect`, the argument of the constructor.
         """
         ends = time.monotonic() + timeout
         with self._changed:
@@ -201,7 +215,12 @@ class Connections:
         return self._opened(ends)
 
     def _waited(self, ends: float) -> BaseException | None:
-        """Wait until an attempt to connect has ended. Return the failure of the last attempt, None if it succeeded."""
+        """Wait until another thread has ended its attempt to connect. Return the error of the attempt; None if it
+        succeeded.
+
+        Args:
+            ends: until when to wait, as a time of time.monotonic(); raises TimeoutError after it.
+        """
         before = self._attempts
         self._waiting += 1
         try:
@@ -236,7 +255,9 @@ class Connections:
             del failure
 
     def give_back(self, connection: Connection, *, renew: bool) -> None:
-        """Take a connection back. With `renew` also retire it: no new request uses it; its last request closes it."""
+        """Take back `connection` after a request. With `renew` also retire it: no new request uses it, and it is closed
+        when its last request has ended.
+        """
         with self._changed:
             connection.in_flight -= 1
             if renew and not connection.retired:
@@ -247,11 +268,13 @@ class Connections:
             connection.close()
 
     def leave(self, address: Address) -> None:
-        """Retire the connections to an address: no new request uses them; each is closed after its last request."""
+        """Retire the connections to `address`: no new request uses them, and each is closed when its last request has
+        ended.
+        """
         self._retire(lambda connection: connection.address == address)
 
     def close(self) -> None:
-        """Retire all connections; each is closed after its last request."""
+        """Retire all connections: no new request uses them, and each is closed when its last request has ended."""
         with self._changed:
             self._closed = True
         self._retire(lambda _: True)
@@ -268,7 +291,9 @@ class Connections:
 
 
 def own_error(failure: BaseException) -> BaseException:
-    """Return a copy of an error for another caller: each caller adds its own notes and frames."""
+    """Return a copy of the error `failure`, so that several waiting threads can raise it, each with its own notes and
+    traceback. If the error cannot be copied, return `failure` itself.
+    """
     try:
         copied = type(failure)(*failure.args)
     except Exception:  # its constructor takes other arguments

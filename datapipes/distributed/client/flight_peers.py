@@ -1,5 +1,6 @@
-"""FlightPeers: ask parts behind servers through Arrow Flight. A large request is sent in pieces, each with an answer
-that a server can send at once. If a server finds the answer to a piece too large, the piece is sent in halves.
+"""FlightPeers: ask parts behind servers through Arrow Flight. A large request is cut into pieces, and each piece is
+sent as a request of its own. If a server refuses a piece since its answer would be too large, the piece is sent again
+as two halves.
 """
 
 from __future__ import annotations
@@ -33,20 +34,23 @@ _Answer = TypeVar("_Answer")
 
 
 class FlightPeers:
-    """Parts behind servers. Building a FlightPeers starts nothing; the first request to a server connects to it.
+    """Sends requests to the parts of a graph that are behind servers. Building a FlightPeers starts nothing; the first
+    request to a server connects to it.
 
-    A worker process gets a copy without connections. A process has up to 4 connections and 16 requests in flight to
-    each server, and a waiting thread for each request. `close` ends connections and threads; so does the end of the
-    process.
+    A copy in a worker process has no connections at first. Each process has up to 4 connections and 16 requests in
+    flight for each part, and a waiting thread for each request in flight. `close` ends connections and threads; so does
+    the end of the process.
 
     Args:
         addresses: {part: addresses of its servers}.
-        facts: must equal the facts of the servers; a server with other facts is refused at the handshake.
+        facts: what all parts of the partition share. A server that tells other facts in the handshake is refused.
         tls: the certificates of this side; None for no TLS.
         deadline: seconds for each request, retries included. A request is retried if a retry can help.
-        may_return: True lets requests wait for a server that is gone; False lets them fail at once.
+        may_return: whether a server that has ended may be started again. True: requests wait for such a server. False:
+            they fail at once.
         by_rank: False: the keys of `addresses` are parts. True: the keys are ranks of servers, which may have any part.
-        again: function (part) -> its present addresses. It is called when no server of the part can be reached.
+        again: function (part) -> present addresses of its servers. It is called when no server of the part can be
+            reached. None: the addresses never change.
     Raises:
         ImportError: pyarrow is not installed.
     """
@@ -69,40 +73,46 @@ class FlightPeers:
         self._by_process: dict[int, tuple[dict[int, RemotePart], weakref.finalize[..., FlightPeers]]] = {}
 
     def ask(self, part: int, request: Request[Answer]) -> Future[Answer]:
-        """Send a request to a part; return a future of the answer at once. See Peers."""
+        """Send `request` to a server of `part`. Return at once, with a future of the answer. See Peers."""
         pieces = request.pieces(self.facts)
         answers = [self.submit(part, partial(self._ask_once, part, piece)) for piece in pieces]
         return answers[0] if len(answers) == 1 else joined(answers, partial(request.joined, pieces))
 
     def told(self, part: int, kind: str) -> Future[dict[str, Any]]:
-        """Ask a server for its "health" or "statistics"; return a future of the answer's header at once."""
+        """Ask a server of `part` about itself: `kind` is "health" or "statistics". Return at once, with a future of the
+        answer's header, {name: JSON value}.
+        """
         message = Message(request_header(kind, self.meant(part)), {})
         return self.submit(part, lambda send: send(message, 0).header)
 
     def close(self) -> None:
         """End all connections and threads of this process; may be called twice. The next request connects again.
 
-        Requests in flight end with an error, or with their answer. If a server stands still, this call waits for its
-        requests, at most about two thirds of the deadline.
+        Requests in flight end with an error, or with their answer. If a server is stalled, this call waits for the
+        requests to it, up to about two thirds of the deadline.
         """
         entry = self._by_process.pop(os.getpid(), None)
         if entry is not None:
             entry[1]()
 
     def submit(self, part: int, attempt: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
-        """Let a thread call `attempt(send)` until a server answers; return a future of the result at once.
+        """Let a thread call `attempt(send)`, again and again until a server of `part` has answered. Return at once,
+        with a future of the result of `attempt`.
 
-        `send(request, most_bytes)` returns the answer. Requests may be sent again, so they must be idempotent.
+        `attempt` sends its requests by `send(request, most_bytes)`, which returns the answer. The requests may be sent
+        more than once, so they must be idempotent.
 
         Args:
-            waits: whether to wait for a server that is gone. Without `may_return` no request waits.
+            waits: whether to wait for a server that has ended. It has no effect if `may_return` is False: then no
+                request waits.
         """
         refuse_forked(_WHERE)
         return self._remote_part(part).submit(attempt, waits=waits)
 
     def _remote_part(self, part: int) -> RemotePart:
-        """Return this process's RemotePart for `part`. A RemotePart must not refer to this FlightPeers, which would
-        then never be garbage-collected.
+        """Return the RemotePart for `part`, which has this process's connections and threads for the part. Make it if
+        there is none. A RemotePart must not refer to this FlightPeers: its threads would keep the FlightPeers from
+        being garbage-collected.
         """
         pid = os.getpid()
         if (entry := self._by_process.get(pid)) is None:
@@ -136,7 +146,9 @@ class FlightPeers:
         return remote_part
 
     def _ask_once(self, part: int, request: Request[Answer], send: Send) -> Answer:
-        """Send a request, or its halves one after the other if the answer is too large; return the answer."""
+        """Send `request` with `send` and return the answer. If the server says that the answer is too large, send the
+        two halves of the request, one after the other, and join their answers.
+        """
         where, num_bytes = self.where(part), request.num_bytes(self.facts, MOST_BYTES)
         most_bytes, sink = MOST_BYTES if num_bytes is None else num_bytes, request.sink(where, self.facts)
         try:
@@ -149,11 +161,11 @@ class FlightPeers:
         return request.answer_from_message(where, message, self.facts)
 
     def meant(self, part: int) -> Meant:
-        """Return the header fields that say which part a request means."""
+        """Return the header fields of a request that say which part and which partition the client means."""
         return Meant(None if self.by_rank else part, self.facts.partition_id, self.facts.content_id)
 
     def where(self, part: int) -> str:
-        """Return the name of a server in errors."""
+        """Return what errors call the servers of `part`: the part or rank, and the addresses."""
         return server_name(WHAT[self.by_rank], part, self.addresses[part])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,7 +176,9 @@ class FlightPeers:
 
 
 def _close_all(pid: int, remote_parts: dict[int, RemotePart]) -> None:
-    """Close the remote parts of a process, all at once; in a process forked from it, do nothing."""
+    """Close all connections and threads of the process `pid`. In any other process do nothing: a process forked from
+    `pid` has only copies of them.
+    """
     if os.getpid() == pid:
         for remote_part in [*remote_parts.values()]:
             remote_part.stop()
@@ -177,8 +191,8 @@ _Whole = TypeVar("_Whole")
 
 
 def joined(pieces: Sequence[Future[_Piece]], join: Callable[[list[_Piece]], _Whole]) -> Future[_Whole]:
-    """Return a future that ends after all `pieces` have ended: with `join(answers)`, or if pieces have failed, with the
-    error of the first of these in the order of `pieces`.
+    """Return one future for all `pieces`. It ends after all of them have ended. Its result is `join(answers)`, with the
+    answers in the order of `pieces`. If pieces have failed, it has the error of the first failed piece instead.
     """
     whole: Future[_Whole] = Future()
     whole.set_running_or_notify_cancel()
@@ -216,12 +230,13 @@ def greeted(
     tls: TLSConfig | None,
     facts: PartitionFacts | None,
 ) -> tuple[Connection, PartitionFacts]:
-    """Connect to a server and do the handshake. Return (connection, facts of the server's partition).
+    """Connect to the server at `address`, within `timeout` seconds, and check in a handshake that it is the right
+    server. Return (connection, facts of the server's partition).
 
     Args:
-        where: names the server in errors.
+        where: what errors call the server.
         meant: the part and partition that the server must have.
-        facts: must equal the facts of the server; None if no facts are known yet.
+        facts: the facts that the server must have; None if they are not known yet.
     Raises:
         OtherPartition: The server has another part, or other facts; the message names both values.
         The errors of Connection.ask.

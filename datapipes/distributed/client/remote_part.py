@@ -25,14 +25,14 @@ from datapipes.distributed.wire.refusals import OtherPartition
 
 
 class Places:
-    """The servers of one part, in the order in which they are tried. Any thread may call the methods.
+    """The addresses of the servers of one part, in the order in which they are tried. Any thread may call the methods.
 
-    The order follows at first from hashes of this process and each address, so clients spread over replicas.
+    Hashes of this process and each address give the first order, so that clients spread over the servers.
 
     Args:
         again: returns the present addresses, or raises; called when no server can be reached. None: servers never move.
     Attributes:
-        complaint: why the last call of `again` failed, a sentence for errors; "" if it did not fail.
+        complaint: a sentence for errors: why the last call of `again` failed. "": it did not fail.
     """
 
     def __init__(self, replicas: Replicas, again: Callable[[], Replicas] | None = None) -> None:
@@ -42,11 +42,11 @@ class Places:
         self._have_answered: set[Address] = set()
 
     def connect(self, connect: Callable[[Address, float], Connection], timeout: float) -> Connection:
-        """Return a connection to the first server that accepts one. Each attempt gets a share of the time.
+        """Try the servers in order, each for a share of `timeout`; return a connection to the first that accepts one.
 
         Raises:
-            Moved: Another program answers where a server of this part had answered. `again` may find the server.
-            The first failure that no retry can mend, or if there is none, the last failure.
+            Moved: Another program answers where a server of this part had answered; a retry may find the server.
+            The first failure that a retry cannot help. If there is none, the failure of the last server.
         """
         ends, tried = time.monotonic() + timeout, list[Address]()
         while waiting := [address for address in self.all() if address not in tried]:
@@ -128,7 +128,7 @@ class Limits(NamedTuple):
 
     Attributes:
         deadline: seconds in all, from the call to the answer or the error.
-        may_return: whether a server that is gone may be started again at its address, so that requests wait for it.
+        may_return: whether a server that has ended may be started again at its address, so that requests wait for it.
     """
 
     deadline: float
@@ -136,33 +136,33 @@ class Limits(NamedTuple):
 
     @property
     def attempt_s(self) -> float:
-        """Seconds that an attempt may take while no attempt has timed out."""
+        """Seconds that an attempt may take if no attempt has timed out before."""
         return self.deadline / TRIES
 
     @property
     def last_s(self) -> float:
-        """Seconds that an attempt may take after another attempt has timed out."""
+        """Seconds that an attempt may take if another attempt has timed out before."""
         return self.deadline - self.attempt_s
 
     @property
     def connect_s(self) -> float:
-        """Seconds that connecting may take."""
+        """Seconds that connecting to a server may take."""
         return min(self.attempt_s, MOST_CONNECT_S)
 
 
 class Send(Protocol):
-    """Sends a request on a connection and returns the answer; see Connection.ask."""
+    """Function that sends a request on a connection and returns the answer; see Connection.ask."""
 
     def __call__(self, message: Message, most_bytes: int, sink: Sink | None = None) -> Message: ...
 
 
 class RemotePart:
-    """One part behind a server. Nothing starts before the first request; after `close` no request can be sent.
+    """Sends requests to the servers of one part, and retries them until a deadline. `close` ends it for good.
 
     Args:
         part: the id of a part, the rank of a server, or the id of a receiver; see `kind`.
         replicas: the addresses of its servers.
-        connect: function (address, seconds) -> connection, handshake included; raises if this takes longer or fails.
+        connect: function (address, seconds) -> connection, handshake included; raises if this fails or takes longer.
         again: returns the present addresses, see Places.
         kind: what `part` identifies: "part", "server" or "receiver".
         requests: how many requests may be in flight. With 1, requests keep their order.
@@ -190,10 +190,10 @@ class RemotePart:
         self._stop = threading.Event()
 
     def submit(self, attempt: Callable[[Send], _Answer], *, waits: bool = True) -> Future[_Answer]:
-        """Let a thread call `attempt(send)` until it has an answer, or until the deadline; return at once.
+        """Let a thread call `attempt(send)`, which sends requests, until it has an answer; return at once.
 
         Args:
-            waits: True waits for a server that is gone; False lets the request fail at once if nothing listens.
+            waits: True waits for a server that has ended; False lets the request fail at once if nothing listens.
 
         The future ends within the deadline: with the answer, with ServerUnavailable, or with the error that the server
         sent. The text of such an error begins with the part and the address.
@@ -220,7 +220,7 @@ class RemotePart:
         return future
 
     def stop(self) -> None:
-        """Begin no more attempts; return at once."""
+        """Start no new attempts from now on. Does not wait for requests in flight."""
         self._stop.set()
         self._connections.close()
 
@@ -228,7 +228,7 @@ class RemotePart:
         """End all threads and connections. Requests in flight end with an error, or with an answer that comes in time.
 
         Args:
-            wait_s: seconds to wait for the requests in flight; by default as long as an attempt may take.
+            wait_s: seconds to wait for the requests in flight; None: as long as an attempt may take.
         """
         self.stop()
         if not self._threads.close(self.limits.last_s + 1 if wait_s is None else wait_s):
@@ -318,7 +318,7 @@ class Outage:
         self._told = False
 
     def failed(self, began: float, now: float, why: str) -> None:
-        """Record a failed attempt that will be retried; the times are of time.monotonic()."""
+        """Record a failed attempt, from `began` to `now` in time.monotonic(), that will be retried."""
         with self._lock:
             if self._since is None:
                 self._since = began
@@ -339,7 +339,7 @@ class Outage:
 
 
 class Threads:
-    """At most `most` threads of one name, which run calls in the order given.
+    """A pool of up to `most` threads, which run the calls that `run` gets, in this order.
 
     The threads are daemons: an idle thread does not keep the process alive. Call `close` before the interpreter ends if
     a thread may be inside a library.
@@ -354,7 +354,7 @@ class Threads:
         self._closed = False
 
     def run(self, work: Callable[[], None]) -> bool:
-        """Let a thread call `work`, which must not raise, and return True. After `close`, return False without a call.
+        """Let a thread call `work`, which must not raise, and return True. After `close`, do nothing and return False.
 
         Raises:
             RuntimeError: There is no thread yet, and none can be started; `work` is not called.
@@ -374,8 +374,8 @@ class Threads:
         return True
 
     def close(self, timeout: float) -> bool:
-        """Finish the calls and end all threads. Wait up to `timeout` seconds for all threads but the calling thread;
-        return whether these have ended.
+        """End all threads after the calls given so far. Wait for the other threads up to `timeout` seconds, and return
+        whether all of these have ended.
         """
         with self._changed:
             self._closed = True

@@ -17,15 +17,14 @@ FEW = 2  # retries of a failure that may be a permanent bug
 
 
 class Verdict(NamedTuple):
-    """What follows from the failure of an attempt.
+    """What to do after an attempt to send a request has failed: whether to retry, and how.
 
     Attributes:
-        most: number of retries; None for as many as the deadline allows. With `of_connection`, a failure counts only if
-            its connection was opened, handshake included, after the previous failure of a connection. If no connection
-            can be opened, the server is away, and only the deadline ends the retries.
+        most: how often a request is retried after failures with this Verdict; None: until the deadline. If
+            `of_connection` is True, not every failure counts: see Failures.add.
         renew: whether the next attempt makes a new channel; gRPC waits longer and longer before it reconnects an old
             channel.
-        raised: type of the error that the caller gets after the retries; None: the caller gets the failure itself.
+        raised: type of the error that the caller gets after the last retry. None: the caller gets the failure itself.
         why: the reason in words, for the text of an error of the type `raised`.
         of_connection: whether the connection may have caused the failure.
         slow: whether the attempt failed only because its time ran out. The next attempt then has all the time left.
@@ -40,7 +39,9 @@ class Verdict(NamedTuple):
 
 
 class Moved(Exception):  # no error: the request is retried
-    """Another program answers at the address of a server; the server may have another address by now."""
+    """Raised for a retry: another program answers at the address of a server. The server may have another address by
+    now.
+    """
 
 
 RESET = Verdict(FEW, True, RemoteError, "the stream was reset, the server died, or no partition server is there", True)
@@ -78,7 +79,9 @@ FINAL = Verdict(0, False, None, "an answer: the request is wrong, or the answer 
 
 
 def verdict_on(failure: Exception) -> Verdict:
-    """Return the Verdict on a failure by its class and text."""
+    """Decide by the class and the text of `failure` whether its request is retried; return the decision as a
+    Verdict.
+    """
     names = [cls.__name__ for cls in type(failure).__mro__]
     if "FlightUnavailableError" in names and HANDSHAKE in text_of(failure).lower():
         return NOT_TRUSTED
@@ -88,7 +91,9 @@ def verdict_on(failure: Exception) -> Verdict:
 
 
 def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
-    """Return (verdict, error): the verdict on a failure, and the error that the caller gets if there is no retry."""
+    """Return (verdict, error): whether the request is retried after `failure`, and the error that the caller gets if it
+    is not. `where` is what errors call the server.
+    """
     verdict = verdict_on(failure)
     if verdict.raised is not None:
         return verdict, verdict.raised(f"{where}: {verdict.why}: {reason(failure)}")
@@ -98,7 +103,7 @@ def judge(where: str, failure: Exception) -> tuple[Verdict, Exception]:
 
 
 def reason(failure: BaseException) -> str:
-    """Return the text of a failure in one line, without the debug context of gRPC.
+    """Return the text of the error `failure` in one line, without the debug context that gRPC adds.
 
     Control characters, which could move the cursor of a terminal, are escaped.
     """
@@ -109,13 +114,14 @@ def reason(failure: BaseException) -> str:
 
 
 class Failures:
-    """The failures of one request.
+    """The failed attempts of one request so far; tells whether to retry.
 
     Attributes:
-        count: number of failures.
+        count: number of failed attempts.
         slow: whether the last failure was a timeout on a connection that had been opened.
         last: the text of the last failure.
-        greeted: time.monotonic() at the handshake of the latest attempt's connection; None if there was no connection.
+        greeted: time.monotonic() at the handshake of the connection that the latest attempt used; None if it had no
+            connection.
     """
 
     def __init__(self) -> None:
@@ -125,7 +131,11 @@ class Failures:
         self._when = -math.inf  # time of the last failure of a connection
 
     def add(self, verdict: Verdict, error: Exception) -> bool:
-        """Record the failure of an attempt. Return True if the request must not be retried."""
+        """Record that an attempt failed with `error`. Return True if the request must not be retried.
+
+        A failure that the connection may have caused counts only if this connection was opened after the previous such
+        failure. If no connection can be opened, the server is away, and only the deadline ends the retries.
+        """
         self.count, self.slow, self.last = self.count + 1, verdict.slow and self.greeted is not None, reason(error)
         if verdict.of_connection:
             counts = self.greeted is not None and self.greeted > self._when
@@ -137,7 +147,9 @@ class Failures:
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds to wait before each retry: random, with a bound that doubles up to MOST_PAUSE_S."""
+    """Yield how many seconds to wait before each retry: a random time, whose bound doubles with each retry up to
+    MOST_PAUSE_S.
+    """
     own_random, most = random.Random(), FIRST_PAUSE_S  # does not advance the global generator
     while True:
         yield own_random.uniform(most / 2, most)

@@ -1,5 +1,6 @@
-"""Requests about chains as messages, and their answers: create a producer, make a minibatch, end or list claims. A
-claim is a server's record that a client uses a producer.
+"""The requests by which a client lets a server make minibatches of a chain, and their answers, as messages. There are
+requests to create a producer (the server's object that makes the minibatches), to get a minibatch, and to end or list
+claims. A claim is a server's record that a client uses a producer.
 
 A minibatch travels as its `to_message()`. If a stage raised an error, the error travels instead, with its traceback.
 """
@@ -26,7 +27,9 @@ _TOKEN = plain("texts of 32 characters", lambda value: isinstance(value, str) an
 
 
 def text_up_to(most: int) -> Form:
-    """Return the Form (see base/records.py) that takes texts of at most `most` characters."""
+    """Return the Form of a field whose values are texts of at most `most` characters. A Form reads and checks a JSON
+    value.
+    """
     return plain(f"texts of up to {most} characters", lambda value: isinstance(value, str) and len(value) <= most)
 
 
@@ -38,11 +41,13 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True)
 class CreateRequest:
-    """Make a producer, or claim an existing one.
+    """Ask a server to make minibatches of a chain: to create a producer for it, or to record that the client uses the
+    existing one.
 
     Attributes:
         client: a secret that identifies the client.
-        chain: the header of the chain's description. The tensors of the description are the tensors of the message.
+        chain: the header of the chain's description. The tensors of the description are sent as the tensors of the
+            message.
         worker_key: a name under which clients share one chain; or None.
         num_workers: how many worker processes the client wants.
     """
@@ -67,7 +72,7 @@ class MinibatchRequest:
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """End the client's claim on the producer: the client no longer uses it."""
+    """Tell a server that the client no longer uses the producer."""
 
     kind = "destroy_producer"
     client: Token
@@ -76,7 +81,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True)
 class ListRequest:
-    """Ask for the producers that the client has a claim on."""
+    """Ask a server which of its producers the client uses."""
 
     kind = "producers"
     client: Token
@@ -84,10 +89,10 @@ class ListRequest:
 
 @dataclass(frozen=True)
 class Created:
-    """What a server tells a client about a producer on which the client has a claim.
+    """What a server tells a client about a producer that the client uses.
 
     Attributes:
-        worker_key: the key that this client gave.
+        worker_key: the key that this client gave in its CreateRequest, or None.
         num_workers: number of worker processes of the producer.
         num_batches: minibatches in an epoch.
     """
@@ -100,34 +105,38 @@ class Created:
 
 @dataclass(frozen=True)
 class Listed:
-    """The producers that a client has a claim on."""
+    """The answer to a ListRequest: the producers that the client uses."""
 
     producers: tuple[Created, ...]
 
 
 class Made(NamedTuple):
-    """What a producer made: a minibatch or the error of a stage. Both are None if a stage dropped the minibatch."""
+    """The answer to a MinibatchRequest: a minibatch, or the error that a stage raised. Both are None if a stage dropped
+    the minibatch.
+    """
 
     minibatch: MiniBatch | None
     error: Exception | None = None
 
     def value(self) -> MiniBatch | None:
-        """Return the minibatch, or raise the error."""
+        """Return the minibatch, None if a stage dropped it. If a stage raised an error, raise this error."""
         if self.error is not None:
             raise self.error
         return self.minibatch
 
 
 def request_to_message(request: Any, meant: Meant, tensors: Mapping[str, Any] | None = None) -> Message:
-    """Return a request as a message."""
+    """Return `request` as a message to the part and partition `meant`. `tensors` are the tensors of the message, if
+    any.
+    """
     return Message(request_header(request.kind, meant, **to_json(request)), dict(tensors or {}))
 
 
 def request_from_message(where: str, message: Message, *kinds: type[Any]) -> Any:
-    """Return the request in a message, an instance of one of the classes `kinds`.
+    """Read the request that `message` has; return an instance of one of the classes `kinds`.
 
     Raises:
-        BadRequest: The message is no such request.
+        BadRequest: The message has no request of these classes.
     """
     name = message.header.get("kind")
     kind = next((kind for kind in kinds if kind.kind == name), None)
@@ -142,12 +151,14 @@ def request_from_message(where: str, message: Message, *kinds: type[Any]) -> Any
 
 
 def told_to_message(kind: str, record: Created | Listed) -> Message:
-    """Return the message that answers a request of this kind with a record."""
+    """Return `record` as the message that answers a request of this kind."""
     return Message(answer_header(kind, **to_json(record)), {})
 
 
 def told_from_message(record: type[_Record], where: str, message: Message) -> _Record:
-    """Return the record in an answer; raise BadMessage if there is none."""
+    """Read an answer that `told_to_message` wrote; return an instance of the class `record`. Raise BadMessage if the
+    message does not fit the class.
+    """
     try:
         return from_json(record, "the answer", message.header, others=True)
     except ValueError as error:
@@ -155,7 +166,7 @@ def told_from_message(record: type[_Record], where: str, message: Message) -> _R
 
 
 def made_to_message(request: MinibatchRequest, made: Made) -> Message:
-    """Return the answer to a MinibatchRequest."""
+    """Return `made`, which is a minibatch or an error, as the message that answers `request`."""
     header = {"producer": request.producer, "epoch": request.epoch, "index": request.index}
     if made.error is not None:
         return Message(answer_header("minibatch", what="error", **header), error_to_message(made.error, 2**16))
@@ -165,7 +176,8 @@ def made_to_message(request: MinibatchRequest, made: Made) -> Message:
 
 
 def made_from_message(where: str, message: Message, request: MinibatchRequest) -> Made:
-    """Return the Made in the answer to `request`. An error in the answer gets a note that names the server.
+    """Read the answer to `request` from `message`: a minibatch or an error. If it is an error, add a note that names
+    the server.
 
     Raises:
         BadMessage: The message does not answer the request.
@@ -190,7 +202,9 @@ def made_from_message(where: str, message: Message, request: MinibatchRequest) -
 
 
 def minibatch_of(where: str, name: str, tensors: Any) -> MiniBatch:
-    """Return the minibatch in `tensors`; raise BadMessage if there is none. Errors call the tensors `name`."""
+    """Turn the tensors of a received message into a MiniBatch. Raise BadMessage if this is not possible; `name` is what
+    the error calls the tensors.
+    """
     try:
         return MiniBatch.from_message(tensors)
     except (ValueError, TypeError, LookupError) as error:

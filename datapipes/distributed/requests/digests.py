@@ -1,5 +1,5 @@
-"""DigestRequest: digests of the times and weights of a part. Their sums over all parts are the digests of the whole
-graph, so the saved state of a sampler fits both the whole graph and its partitions.
+"""DigestRequest asks each part for digests of its times or weights. Summed over all parts they are the digests of the
+whole graph. So the saved state of a sampler fits both the whole graph and its partitions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ Digests = list[list[str] | None]
 
 @dataclass(frozen=True)
 class DigestRequest(Request[Digests]):
-    """Ask for digests of the times or weights of the part's in-edges. The answer is a list with an entry for each of
-    `edge_types`: a list of digests (see sum_of_digests). None: drawing from this edge type reads no values.
+    """Ask a part for digests of the values that sampling reads from its in-edges: times or weights.
+
+    The answer is a list with one entry for each of `edge_types`. An entry is a list of digests, or None if sampling
+    reads no values from edges of this type.
 
     Attributes:
         edge_types: distinct edge types, in sorted order.
-        choice: how in-edges are drawn, and so what values are read.
+        choice: how in-edges are drawn; this decides which values are read.
     """
 
     kind, things = "digest", "digests"
@@ -66,10 +68,11 @@ class DigestRequest(Request[Digests]):
 
 
 def joined_digests(where: str, edge_types: Sequence[Any], answers: Sequence[Digests]) -> dict[Any, list[str] | None]:
-    """Return {edge type: the sums, over all parts, of the digests that the parts answered}.
+    """Sum the digests that all parts gave as `answers`; return {edge type: list of sums}. None: the parts have no
+    digests for this edge type, since no values are read.
 
     Raises:
-        ValueError: Parts answered different numbers of digests for an edge type.
+        ValueError: Some parts gave more digests than others for an edge type.
     """
     return {
         edge_type: _sum(where, edge_type, of_parts)

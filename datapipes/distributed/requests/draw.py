@@ -1,8 +1,8 @@
-"""DrawRequest: one hop of one minibatch, asked of the owners of its nodes.
+"""DrawRequest: asks a part for one hop of one minibatch, the in-edges of nodes that the part owns.
 
-Each hop sends a request to each part, so speed matters here: base/records.py reads only the lists in the header. A
-request takes 5 to 10 us to write and 16 to 38 us to read. If base/records.py read it as one record, writing would take
-5 us more, and reading 6 us more.
+Each hop sends a request to each part that owns some of its nodes, so speed matters here. A request takes 5 to 10 us to
+write and 16 to 38 us to read. For speed, base/records.py reads only the lists in the header, not the request as one
+record: that would take 5 us more to write, and 6 us more to read.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ class Draw(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The drawn in-edges, row by row. A row has the in-edges of one node: first come the nodes of the request's first
-    draw, in their order, then the nodes of the next draw, and so on.
+    """The drawn in-edges, the answer to a DrawRequest. It has a row for each draw and each node of the draw; a row has
+    the in-edges of one node. The rows of the request's first draw come first, in the order of its nodes, then the rows
+    of the second draw, and so on.
 
     Attributes:
-        indptr: int64 [number of rows + 1], where the edges of each row begin.
+        indptr: int64 [number of rows + 1]: row i has the in-edges `indptr[i]` to `indptr[i + 1]` - 1 of the following
+            tensors.
         neighbors: [indptr[-1]], ids of the sources, of the graph's `index_dtype`.
         edge_ids: int64 [indptr[-1]]; None if the request did not ask for edge ids.
     """
@@ -59,7 +61,9 @@ class Drawn(NamedTuple):
     edge_ids: Tensor | None
 
     def split(self, rows: list[int]) -> list[Drawn]:
-        """Cut the answer into pieces: the first has `rows[0]` rows, the next has `rows[1]`, and so on."""
+        """Cut the rows into pieces, and return these: the first has `rows[0]` rows, the next has `rows[1]`, and
+        so on.
+        """
         ends = [*accumulate(rows, initial=0)]
         places = self.indptr[ends].tolist()
         return [
@@ -77,16 +81,19 @@ _IDS, _DRAWS = form_of(tuple[OptionalNodeType, ...]), form_of(tuple[Draw, ...])
 
 @dataclass(frozen=True)
 class DrawRequest(Request[Drawn]):
-    """Ask for in-edges of nodes that the part owns, for all edge types at once.
+    """Ask a part to draw in-edges of nodes that it owns, for all edge types at once.
 
     Attributes:
-        ids: {destination type: int32 or int64 [n]}, distinct, except nodes in several trees or at several times.
-        draws: in sorted order of the edge types; each draws for all of `ids[destination type]`.
+        ids: {destination type: int32 or int64 [n]}, the nodes to draw for. A node occurs once; but if groups of seeds
+            share no nodes, or in-edges are drawn by time, once for each group or time.
+        draws: fanout and random key for each edge type, in sorted order of the types. In-edges of a type are drawn for
+            all of `ids[destination type]`.
         replace: whether to draw with replacement.
         edge_ids: whether the answer has the ids of the edges.
-        streams: {destination type: uint32 [n]}, the stream of the random key for each id. None: stream 0 for all ids.
+        streams: {destination type: uint32 [n]}, for each id the number of the random stream to draw from. None: stream
+            0 for all ids.
         times: {destination type: int64 [n]}, the time of each id. None: in-edges are not drawn by time.
-        choice: how in-edges are drawn.
+        choice: how in-edges are drawn, for example uniformly or by weights.
     """
 
     kind, things = "draw", "edges"
@@ -122,8 +129,11 @@ class DrawRequest(Request[Drawn]):
         return num_bytes if num_bytes <= most else None
 
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
-        """Return an upper bound of the answer's bytes, from the degrees of the nodes; exact if in-edges are drawn
-        uniformly.
+        """Return an upper bound of the answer's bytes, computed from the degrees of the nodes in `part`. It is exact if
+        in-edges are drawn uniformly.
+
+        Args:
+            go_on: called before each edge type is counted; it raises an error if the client no longer waits.
         """
         rows = {node_type: part.rows_of(ids, node_type) for node_type, ids in self.ids.items()}
 
@@ -140,14 +150,16 @@ class DrawRequest(Request[Drawn]):
         return self._num_bytes(facts, num_edges)
 
     def _num_bytes(self, facts: PartitionFacts, num_edges: Callable[[Draw, int], int]) -> int:
-        """Return the bytes of the answer. `num_edges(draw, number of nodes)` tells how many in-edges a Draw yields."""
+        """Return the bytes of an answer. The function `num_edges(draw, number of nodes)` returns how many in-edges a
+        Draw yields.
+        """
         edge_bytes = facts.index_dtype.itemsize + (_INT64_BYTES if self.edge_ids else 0)
         rows = self._rows()
         num_edges_all = sum(num_edges(draw, num_rows) for draw, num_rows in zip(self.draws, rows, strict=True))
         return _INT64_BYTES * (sum(rows) + 1) + edge_bytes * num_edges_all
 
     def _rows(self) -> list[int]:
-        """Return the number of rows of each draw in the answer."""
+        """Return for each Draw how many rows the answer has: one for each id of the edge type's destination type."""
         counts = {node_type: ids.shape[0] for node_type, ids in self.ids.items()}
         return [counts.get(ends_of(draw.edge_type)[1], 0) for draw in self.draws]  # `_check` refuses missing ids
 
@@ -158,7 +170,9 @@ class DrawRequest(Request[Drawn]):
         return sum(ids.shape[0] for ids in self.ids.values())
 
     def some(self, begin: int, end: int) -> DrawRequest:
-        """Return this request for the ids `begin` to `end` - 1 only. Positions go through all node types in order."""
+        """Return a request like this one for some of its ids: those at the positions `begin` to `end` - 1, if the ids
+        of all node types are concatenated in the order of `ids`.
+        """
         cut, before = {}, 0
         for node_type, ids in self.ids.items():
             cut[node_type] = slice(max(begin - before, 0), max(end - before, 0))
@@ -222,7 +236,7 @@ class DrawRequest(Request[Drawn]):
         return request
 
     def _check(self) -> None:
-        """Raise ValueError if the values of a received request contradict each other."""
+        """Raise ValueError if the fields of this request, which was received, do not fit together."""
         if any(draw.fanout == 0 for draw in self.draws):
             raise ValueError("a fanout is 0, allowed are -1 and whole numbers above 0; leave the edge type out")
         drawn = [draw.edge_type or () for draw in self.draws]
@@ -256,7 +270,9 @@ class DrawRequest(Request[Drawn]):
 
 
 def _column_names(value: object) -> tuple[str, ...]:
-    """Return the names of the columns that a request has."""
+    """Check `value`, the entry "columns" of a request's header, and return the names of the columns that the request
+    has.
+    """
     if value is None:
         return ("ids",)
     names = list_of("columns", value)

@@ -1,4 +1,4 @@
-"""EdgesRequest: whether pairs of nodes are edges, asked of the owners of the destinations."""
+"""EdgesRequest: asks a part whether pairs of nodes are edges. The part must own the destinations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from datapipes.partition.native.part import Part
 
 @dataclass(frozen=True)
 class EdgesRequest(Request[FoundEdges]):
-    """Ask whether pairs of nodes are edges. The answer is a FoundEdges with an entry for each pair.
+    """Ask a part whether pairs of nodes are edges. The answer is a FoundEdges, which has the number of edges and the id
+    of the first one for each pair.
 
     Attributes:
         destinations: int32 or int64 [n], nodes that the part owns; repeats allowed.

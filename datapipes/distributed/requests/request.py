@@ -1,8 +1,8 @@
-"""Request: one kind of question to the owner of a part; each kind is a class in a module of its own.
+"""Request: base of the requests to a part. Each kind of request is a class in a module of its own.
 
-The class holds all code of its kind: the request and its answer, their messages, the bytes of an answer, the cutting of
-a large request and the joining of its answers, and the answering by a part. Client and server call the class, and have
-no code of their own for a kind. `server/service.py` lists the kinds that a server answers.
+The class has all code for its kind: the fields of the request and of its answer, how both become messages, how many
+bytes the answer has, how a large request is cut and its answers are joined, and how a part answers. Client and server
+only call these methods. `server/service.py` lists the kinds that a server answers.
 
 Requests are idempotent: a request that is sent again, also after a restart of the server, gets the same answer. Ids are
 global: ids of nodes and edges of the whole graph. In a graph without types the node type and the edge type are None.
@@ -39,14 +39,16 @@ GoOn = Callable[[], None]  # called while a part works on an answer; may raise, 
 
 
 class Request(ABC, Generic[Answer]):
-    """One kind of request: a frozen dataclass. A Tensor field travels as a column of ids, int32 or int64 [n], named
-    "ids.0", "ids.1", ...; all other fields are in the header, by their annotations (base/records.py). `__post_init__`
-    raises ValueError if fields contradict each other. DigestRequest and EdgesRequest travel this way. DrawRequest and
-    RowsRequest have several columns of ids, by type, and define their messages themselves.
+    """Base of the requests to a part. Each kind of request is a frozen dataclass. `__post_init__` raises ValueError if
+    its fields contradict each other.
+
+    In a message, a Tensor field is a column of ids, int32 or int64 [n], with the name "ids.0", "ids.1", ...; all other
+    fields are in the header, as their annotations say (base/records.py). So it is for DigestRequest and EdgesRequest.
+    DrawRequest and RowsRequest have several columns of ids, one for each type, and write their messages themselves.
 
     Attributes:
-        kind: name of this kind of request on the wire.
-        things: how errors call what an answer contains.
+        kind: name of this kind of request in messages.
+        things: what errors call the content of an answer, such as "rows".
     """
 
     kind: ClassVar[str]
@@ -56,26 +58,31 @@ class Request(ABC, Generic[Answer]):
 
     @abstractmethod
     def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> Answer:
-        """Return the answer of a part.
+        """Let `part` answer the request, and return the answer.
 
+        Args:
+            num_threads: threads of the kernels.
+            go_on: called now and then; it raises an error if the client no longer waits.
         Raises:
             IndexError: The part does not have a node or an edge; the message names the first such id.
             ValueError, TypeError, KeyError: There is no such type or attribute.
         """
 
     def answered_by_graph(self, where: str, graph: LocalGraph) -> Answer:
-        """Return the answer of a server that has a whole graph. Raise BadRequest if only parts answer this kind."""
+        """Let `graph`, a whole graph that a server has instead of a part, answer the request; return the answer. Raise
+        BadRequest if only a part can answer requests of this kind.
+        """
         raise BadRequest(f"{where}: has no part; it makes minibatches of chains only. Serve a partition.")
 
     # --- its size
 
     def answer_forms(self, facts: PartitionFacts) -> Forms:
-        """Return {name on the wire: (dtype, shape)} of the tensors of an answer, in order."""
+        """Return {name in the message: (dtype, shape)} of the tensors that the answer must have, in their order."""
         return {}
 
     def num_bytes(self, facts: PartitionFacts, most: int) -> int | None:
-        """Return an upper bound of the answer's bytes. None: only the part can tell whether the answer has at most
-        `most` bytes, see `counted_bytes`.
+        """Return an upper bound of the answer's bytes, as far as the request alone tells it. None: only the part can
+        tell whether the answer has at most `most` bytes, see `counted_bytes`.
         """
         return sum(bytes_of(shape, dtype) for dtype, shape in self.answer_forms(facts).values())
 
@@ -89,36 +96,46 @@ class Request(ABC, Generic[Answer]):
 
     @property
     def num_ids(self) -> int:
-        """Number of ids in the request; 0 if the request cannot be cut by ids."""
+        """Number of ids in the request; 0 for a kind of request that has none."""
         return next((ids.shape[0] for ids in self._columns()), 0)
 
     def some(self: Kind, begin: int, end: int) -> Kind:
-        """Return this request for the ids at positions `begin` to `end` - 1 only."""
+        """Return a request like this one for some of its ids: those at the positions `begin` to `end` - 1."""
         _, names = _header_and_columns(type(self))
         return replace(self, **{name: getattr(self, name)[begin:end] for name in names})  # type: ignore[type-var]
 
     def cut(self: Kind, most_ids: int) -> list[Kind]:
-        """Return requests of at most `most_ids` ids each, in order; at least one."""
+        """Cut this request into requests of at most `most_ids` ids each, and return these in order. At least one is
+        returned, also if there are no ids.
+        """
         if self.num_ids <= most_ids:
             return [self]
         return [self.some(begin, begin + most_ids) for begin in range(0, self.num_ids, most_ids)]
 
     def pieces(self: Kind, facts: PartitionFacts) -> list[Kind]:
-        """Return the requests that are sent in place of this request, in order; at least one."""
+        """Cut this request into requests that are small enough to be sent and answered; return at least one, in
+        order.
+        """
         return self.cut(MOST_IDS)
 
     def halves(self: Kind, facts: PartitionFacts) -> list[Kind]:
-        """Return requests for about half of the answer each, or less, in order; [self] if no cut is possible."""
+        """Cut this request into two or more, whose answers each have about half of the bytes or less; return them in
+        order. If no cut is possible, return a list of one request.
+        """
         return self.cut(max(-(-self.num_ids // 2), 1))
 
     def joined(self, pieces: Sequence[Any], answers: Sequence[Answer]) -> Answer:
-        """Join the answers to `pieces` of this request, two or more, and return the answer to the request."""
+        """Return the answer to this request, joined from the `answers` to its `pieces`. There are two pieces or
+        more.
+        """
         raise NotImplementedError
 
     # --- how it travels
 
     def to_message(self, meant: Meant) -> Message:
-        """Return the request as a message, which shares the request's tensors."""
+        """Return this request as a message to the part and partition `meant`. The message shares the request's
+        tensors.
+        """
         header, _ = _header_and_columns(type(self))
         values = to_json(header(**{field.name: getattr(self, field.name) for field in fields(header)}))
         columns = {f"ids.{number}": ids for number, ids in enumerate(self._columns())}
@@ -126,11 +143,11 @@ class Request(ABC, Generic[Answer]):
 
     @classmethod
     def from_message(cls: type[Kind], where: str, message: Message) -> Kind:
-        """Return the request in a message. Whether a part has the requested types and names is checked only in
-        `answered_by`.
+        """Read a request of this kind from `message`. Whether the part has the requested types and names is checked
+        later, in `answered_by`.
 
         Raises:
-            BadRequest: The message is no such request.
+            BadRequest: The message is no request of this kind.
         """
         try:
             return cls._read(message)
@@ -145,16 +162,16 @@ class Request(ABC, Generic[Answer]):
 
     @classmethod
     def answer_to_message(cls, answer: Answer) -> Message:
-        """Return an answer as a message."""
+        """Return `answer`, an answer to a request of this kind, as a message."""
         return Message(answer_header(cls.kind), cls.answer_columns(answer))
 
     @staticmethod
     def answer_columns(answer: Any) -> dict[str, Tensor]:
-        """Return {name on the wire: tensor} of an answer."""
+        """Return the tensors of `answer` under the names that they have in a message: {name: tensor}."""
         raise NotImplementedError
 
     def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Answer:
-        """Return the answer in a message.
+        """Read the answer to this request from `message`, and check it.
 
         Raises:
             BadMessage: The message does not answer this request: columns, dtypes or lengths differ from the expected
@@ -165,8 +182,8 @@ class Request(ABC, Generic[Answer]):
         return self.answer_of(where, message.tensors)
 
     def answer_of(self, where: str, columns: dict[str, Tensor]) -> Answer:
-        """Return the answer in `columns`, after `check_forms` has checked names, dtypes and shapes. Raise BadMessage if
-        values are impossible.
+        """Build the answer from `columns`, {name in the message: tensor}. The caller has checked names, dtypes and
+        shapes by `check_forms`. Raise BadMessage if values are impossible.
         """
         raise NotImplementedError
 
@@ -174,7 +191,7 @@ class Request(ABC, Generic[Answer]):
         """Raise BadMessage unless the tensors of an answer have the names, dtypes and shapes that this request implies.
 
         Args:
-            forms: {name on the wire: (dtype, shape)} of the tensors of the answer.
+            forms: {name in the message: (dtype, shape)} of the tensors of the answer.
         """
         expected = self.answer_forms(facts)
         if [*forms] != [*expected]:
@@ -187,11 +204,13 @@ class Request(ABC, Generic[Answer]):
                 )
 
     def called(self, name: str) -> str:
-        """Return how errors call the tensor `name` of an answer."""
+        """Return what errors call the tensor of an answer that has this name in the message."""
         return name
 
     def sink(self, where: str, facts: PartitionFacts) -> Sink | None:
-        """Return the Sink that takes the answer's tensors as they arrive; None if the answer is read as a whole."""
+        """Return a Sink: a function that takes the answer's tensors piece by piece while they arrive (see
+        wire/arrow_reading.py). None: the answer is read as a whole after it has arrived.
+        """
         return None
 
     def _columns(self) -> list[Tensor]:
@@ -200,8 +219,8 @@ class Request(ABC, Generic[Answer]):
 
 @cache
 def _header_and_columns(kind: type[Request[Any]]) -> tuple[Any, list[str]]:
-    """Return (record, names): a dataclass of the fields of a kind that travel in the header, and the names of the
-    fields that travel as columns.
+    """Sort the fields of `kind`, a class of requests, by how they travel. Return (record, names): a dataclass with the
+    fields in the header, and the names of the fields that are columns of ids.
     """
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""RowsRequest: rows of features, asked of the owners of the nodes or edges. The client can put the rows in their places
-as they arrive.
+"""RowsRequest: asks a part for rows of features of nodes or edges that it owns. The client can store each row while the
+rest of the answer still arrives.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TakeRows = Callable[[int, int, Tensor], None]
 
 
 class Rows(NamedTuple):
-    """Rows of some features of one type, at the same ids.
+    """Which rows to read: the rows of some features of one type, all at the same ids.
 
     Attributes:
         domain: "node" or "edge".
@@ -45,13 +45,15 @@ class Rows(NamedTuple):
     ids: Tensor
 
     def row_bytes(self, facts: PartitionFacts) -> int:
-        """Return how many bytes the rows of all `names` at one id have. A feature that the part lacks has 0 bytes."""
+        """Return how many bytes the rows of one id have: a row of each feature in `names`. A feature that the part
+        lacks counts as 0 bytes.
+        """
         forms = [facts.features.get((self.domain, self.type, name)) for name in self.names]
         return sum(form.num_bytes for form in forms if form is not None)
 
 
 class _Wanted(NamedTuple):
-    """The fields of one Rows that travel in the header."""
+    """The fields of a Rows that are in the header of a message; the ids are a column."""
 
     domain: Annotated[str, one_of("node", "edge")]
     type: AnyType
@@ -70,11 +72,12 @@ class _Header:
 
 @dataclass(frozen=True)
 class RowsRequest(Request[list[Tensor]]):
-    """Ask for rows of several features and types at once. The answer is a list of tensors [n, ...]: one for each name
-    of the first of `rows`, then of the second, and so on.
+    """Ask a part for rows of several features and types at once. The answer is a list of tensors [n, ...], one for each
+    feature: first the features of `rows[0]` in the order of its names, then those of `rows[1]`, and so on.
 
     Attributes:
-        take: function that is called with the rows as they arrive; the answer is then []. It stays on the client.
+        take: function that gets the rows while they arrive; the answer is then []. None: the rows are in the answer.
+            The function is not sent to the server.
     """
 
     kind, things = "rows", "rows"
@@ -103,7 +106,9 @@ class RowsRequest(Request[list[Tensor]]):
         return self._cut_at(facts, max(self._num_bytes(facts) // 2, 1))
 
     def _cut_at(self, facts: PartitionFacts, most_bytes: int) -> list[RowsRequest]:
-        """Return requests for answers of up to `most_bytes`, in order. A larger row has a request of its own."""
+        """Cut this request into requests whose answers have up to `most_bytes` each, and return these in order. If a
+        single row has more bytes, it gets a request of its own.
+        """
         if self._num_bytes(facts) <= most_bytes and self.num_ids <= MOST_IDS:
             return [self]
         pieces, before = list[RowsRequest](), 0
@@ -116,8 +121,9 @@ class RowsRequest(Request[list[Tensor]]):
         return pieces
 
     def _taking(self, before: int, begin: int) -> TakeRows | None:
-        """Return a function that passes rows of a piece on to `take`; None without `take`. The answer to the piece
-        begins at tensor `before` and row `begin` of the answer to this request.
+        """Return a function that passes the rows of one piece of this request on to `take`. The function adds offsets
+        to the rows' positions: the answer to the piece begins at tensor `before` and row `begin` of the whole answer.
+        Return None if `take` is None.
         """
         take = self.take
         return None if take is None else lambda number, first, rows: take(before + number, begin + first, rows)

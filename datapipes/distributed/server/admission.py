@@ -1,18 +1,19 @@
-"""Admission: how many requests are worked on at once, who is next, and how many bytes of answers may be in flight.
+"""Admission decides how many requests a server works on at once, which request is next, and how many bytes of answers
+may be in memory.
 
-A thread that is free takes one request from the next connection, so a busy connection does not delay the others.
-Connections take turns rather than hosts, since eight trainers on one machine would share the turn of their host.
+A thread that is free takes one request from the next connection, so a busy connection does not delay the others. Turns
+go by connection, not by host: by host, eight trainers on one machine would share one turn.
 
-The bytes of an answer count from before the answer is made until it is sent or dropped. A client that reads slowly has
-at most its own share of the bytes, or one answer if that is larger; its further requests wait while requests of other
-clients are worked on. One trainer has several connections, which may all stop reading. So a host has a share too, one
-half, and never keeps other hosts from their answers.
+The bytes of an answer are "in flight" from before the answer is made until it is sent or dropped. A client that reads
+slowly has at most its own share of the bytes, or one answer if that is larger. Its further requests wait while requests
+of other clients are worked on. One trainer has several connections, which may all stop reading. So all connections of a
+host together have a bound too: one half of the bytes. Other hosts always get answers.
 
-Later requests do not overtake a request that waits for bytes, or small requests would keep a large one waiting for
-ever. The exception are requests of owners with few bytes. An owner is a PartitionClient with all its connections, or a
-connection of any other client. Such requests may overtake, within bytes reserved for such owners: a sixteenth above the
-half of each host, and the last sixteenth of all bytes. So a slow reader of large answers does not hold up readers of
-small answers.
+A request that waits for bytes must not be overtaken by later requests, or small requests would keep a large one waiting
+for ever. There is one exception, for owners with few bytes. An owner is a PartitionClient with all its connections, or
+a connection of any other client. Requests of such owners may overtake, and use bytes that are reserved for them: a
+sixteenth above the half of each host, and the last sixteenth of all bytes. So a slow reader of large answers does not
+hold up readers of small answers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ KEPT_SHARE = 16  # 1/KEPT_SHARE is reserved for owners that hold at most 1/KEPT_
 
 
 def host_of(client: str) -> str:
-    """Return "ipv4:HOST" of a client, which gRPC names "ipv4:HOST:PORT"; likewise with IPv6."""
+    """Return the host in gRPC's name of a client: "ipv4:HOST" from "ipv4:HOST:PORT", and the same for IPv6."""
     return client.rpartition(":")[0] or client
 
 
@@ -41,25 +42,25 @@ NumBytes = int | Callable[[], int]  # bytes of an answer, or a function that ret
 
 
 class Hold:
-    """The bytes of one answer in flight. The bytes count until `release`."""
+    """The reservation of bytes for one answer. The bytes count as in flight until `release`."""
 
     def __init__(self, admission: Admission, client: str, owner: str, num_bytes: int) -> None:
         self.client, self.owner, self.num_bytes, self._admission = client, owner, num_bytes, admission
         self.is_released = False
 
     def recount(self, num_bytes: int) -> None:
-        """Count the answer's real bytes instead of the expected ones. Does nothing after `release`."""
+        """Replace the expected bytes of the answer by `num_bytes`, its real bytes. Does nothing after `release`."""
         if not self.is_released:
             self._admission._recount(self, num_bytes)
 
     def release(self) -> None:
-        """End the counting of the bytes. May be called more than once."""
+        """End the reservation: the bytes are no longer in flight. May be called more than once."""
         self.is_released = True
         self._admission._recount(self, 0)
 
 
 class _Task:
-    """A request that waits or is worked on."""
+    """A request that waits for its turn or is worked on, and later its result."""
 
     def __init__(
         self, client: str, num_bytes: NumBytes, work: Callable[[], Any], is_cancelled: Callable[[], bool], owner: str
@@ -73,7 +74,7 @@ class _Task:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the answer is expected to have now; later calls may expect another number."""
+        """How many bytes the answer is expected to have. The number may be another one at the next call."""
         return self._num_bytes if isinstance(self._num_bytes, int) else self._num_bytes()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -84,15 +85,16 @@ class _Task:
 
 
 class Admission:
-    """Runs the work of requests in threads of its own.
+    """Runs the work of a server's requests in threads of its own, within bounds.
 
     Args:
-        where: the server, for messages.
+        where: what errors call the server.
         concurrency: how many requests are worked on at once.
         max_waiting: how many requests may wait.
-        max_bytes: how many bytes of answers may be in flight; no less than the bytes of the largest answer.
-        spare: how many requests beyond `concurrency` are worked on, if their owners have no other request in work. So
-            long requests of one owner do not hold up another owner.
+        max_bytes: how many bytes of answers may be in flight: being made, or waiting to be sent. At least the bytes of
+            the largest answer.
+        spare: how many more requests than `concurrency` may be worked on. They must be of owners with no other request
+            in work, so that long requests of one owner do not hold up another owner.
     """
 
     def __init__(self, where: str, concurrency: int, max_waiting: int, max_bytes: int, spare: int = 0) -> None:
@@ -118,15 +120,15 @@ class Admission:
         is_cancelled: Callable[[], bool],
         owner: str = "",
     ) -> tuple[Any, Hold]:
-        """Have a thread call `work` when the request is next. Return (result, Hold): the bytes of the answer stay in
-        flight until the Hold is released.
+        """Queue a request, wait until a thread has called `work`, and return (result of `work`, Hold). The bytes of the
+        answer count as in flight until the caller releases the Hold.
 
         Args:
-            client: name of the connection.
-            num_bytes: bytes of the answer; with 0 the request waits for no bytes. If the result is a Message, its
-                `num_bytes` is counted from then on.
+            client: name of the client's connection.
+            num_bytes: expected bytes of the answer, or a function that returns them. With 0 the request need not wait
+                for bytes. If the result is a Message, its real bytes are counted from then on.
             is_cancelled: returns whether the client no longer waits.
-            owner: the client that has this connection and maybe more connections; by default the connection itself.
+            owner: identifies a client with several connections; by default each connection is an owner of its own.
         Raises:
             Unavailable: Too many requests wait, the server stops, or the client has gone.
             Exception: The error of `work`.
@@ -146,8 +148,8 @@ class Admission:
         return task.result, task.hold
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests. Wait up to `grace_s` seconds until earlier requests are answered and the answers sent,
-        then refuse the requests that still wait. Return whether all requests were answered and sent in time.
+        """Refuse new requests. Wait up to `grace_s` seconds until all earlier requests are answered and the answers are
+        sent; then refuse the requests that still wait. Return True if everything was answered and sent in time.
         """
         with self._changed:
             self._is_closing = True
@@ -176,8 +178,8 @@ class Admission:
         self.num_waiting += 1
 
     def _make_room(self, task: _Task) -> None:
-        """Make room for `task`: refuse the latest request of the client with the most waiting requests. Raise
-        Unavailable if `task` itself would be that request.
+        """Make room for `task` in the full queue: refuse the latest request of the client that has the most waiting
+        requests. If `task` itself is this request, raise Unavailable.
         """
         full = Unavailable(f"{self.where}: the server is full: {self.num_waiting} requests wait. Ask later.")
         longest = max(self._queues.values(), key=len, default=deque())
@@ -214,7 +216,9 @@ class Admission:
             task.end()
 
     def _next_client(self) -> str | None:
-        """Return the client whose request is next; None if there are no requests, or none may be worked on yet."""
+        """Return the client whose first waiting request is to be worked on next. None: no request waits, or none may be
+        worked on yet.
+        """
         room = _Room(self)
         for client, queue in self._queues.items():
             task, held = queue[0], self._held.get(client, 0)
@@ -248,7 +252,9 @@ class Admission:
             self._changed.notify_all()
 
     def _count(self, client: str, owner: str, num_bytes: int) -> None:
-        """Add `num_bytes` to the bytes that a client holds; a negative number takes bytes off."""
+        """Add `num_bytes` to the bytes in flight of a client, of its host and of its owner. A negative number takes
+        bytes off.
+        """
         self.num_bytes += num_bytes
         host = host_of(client)
         _add(self._held, client, num_bytes)
@@ -263,9 +269,11 @@ def _add(held: dict[Any, int], name: Any, num_bytes: int) -> None:
 
 
 class _Room:
-    """Checks waiting requests one after another: is there room for the bytes of the answer, on its host and in all?
+    """Checks waiting requests one after another: may the bytes of the answer be in flight too, within the bound of the
+    client's host and the bound of the server?
 
-    A _Room is for one round over the requests: it remembers where an earlier request waits for bytes.
+    A _Room is for one round over the requests. It remembers which bounds an earlier request waits for, so that later
+    requests do not overtake.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -274,7 +282,9 @@ class _Room:
         self._kept_waited_for: set[str] = set()  # where an earlier request of an owner with few bytes waits
 
     def is_for(self, task: _Task, wanted: int) -> bool:
-        """Return whether `task` may have `wanted` bytes. If not, only owners with few bytes may overtake it."""
+        """Return True if `task` may have `wanted` bytes more in flight. If False, later requests may not overtake
+        `task`, except those of owners with few bytes.
+        """
         of_all, host = self._all, host_of(task.client)
         is_little = of_all._held_by_owners.get((host, task.owner), 0) + wanted <= self._kept
         most, on_host = of_all.max_bytes // HOSTS_SHARE, of_all._held_by_hosts.get(host, 0)
@@ -294,6 +304,8 @@ class _Room:
         return False
 
     def _little_held(self, place: str) -> int:
-        """Return how many bytes on the host `place`, or in all, belong to owners that hold at most `_kept` each."""
+        """Return the bytes in flight of all owners with few bytes (at most `_kept` each), on the host `place`, or on
+        all hosts if `place` is _ALL.
+        """
         held = self._all._held_by_owners.copy()  # the garbage collector may end an answer in between
         return sum(count for (host, _), count in held.items() if count <= self._kept and place in (host, _ALL))

@@ -1,5 +1,6 @@
-"""The server's end of Arrow Flight. A service serves one of two Flight methods. DoGet takes a request as a ticket and
-answers with a stream. DoPut takes a request as a stream, and its answer only says that the request was taken.
+"""The server's end of Arrow Flight. A server has one service, for one of two Flight methods. With DoGet a request is a
+ticket (bytes), and the answer is a stream. With DoPut a request is a stream, and the answer only says that the request
+was taken.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ _MOST_TEXT = 500  # characters of an error for clients that read no more than it
 
 
 class GetService(Protocol):
-    """A service for DoGet."""
+    """What a server needs to answer Flight's DoGet: requests that get data."""
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
-        """Return (schema, batches) of the answer. An error that this raises is sent to the client.
+        """Answer a request: return (Arrow schema, record batches). If this raises an error, the error is sent to the
+        client.
 
         Args:
             peer: name of the client's connection.
@@ -40,11 +42,11 @@ class GetService(Protocol):
 
 
 class PutService(Protocol):
-    """A service for DoPut."""
+    """What a server needs to answer Flight's DoPut: requests that bring data."""
 
     def take(self, peer: str, schema: Any, batches: Iterable[Any]) -> None:
-        """Take the request in `schema` and `batches`, and read `batches` to the end. An error that this raises is sent
-        to the client.
+        """Take a request: its Arrow schema and its record batches, which must be read to the end. If this raises an
+        error, the error is sent to the client.
 
         Args:
             peer: name of the client's connection.
@@ -52,8 +54,8 @@ class PutService(Protocol):
 
 
 def flight_server(where: str, service: GetService | PutService, address: Address, pem: Pem | None) -> Any:
-    """Start a Flight server and return it. The server listens on its `port`, which the system chose if `address` has
-    port 0. End the server with `close_flight_server`.
+    """Start a Flight server that listens on `address`, and return it. If `address` has port 0, the system chooses the
+    port; it is the `port` of the server. End the server with `close_flight_server`.
 
     Raises:
         OSError: The server cannot listen on `address`; the message names the address.
@@ -78,7 +80,8 @@ def flight_server(where: str, service: GetService | PutService, address: Address
 
 
 def close_flight_server(server: Any, connections: TcpConnections) -> bool:
-    """End a server and its connections. Return False if the server has not ended after some 10 s.
+    """End a Flight server and the connections to it. Return True if the server has ended, False if it still runs after
+    some 10 s.
 
     Call this only after all answers of the server have ended.
     """
@@ -112,8 +115,8 @@ def _server_class(where: str, takes: bool) -> Any:
     refused = {methods.DO_GET if takes else methods.DO_PUT, methods.DO_EXCHANGE, methods.HANDSHAKE}
 
     class NoStreams(flight.ServerMiddlewareFactory):  # type: ignore[misc,name-defined]
-        """Refuses the methods that the service lacks before anything is read from the client. Otherwise a client that
-        opens a stream and then sends nothing would occupy a thread.
+        """Refuses the Flight methods that the service does not have, before anything is read from the client. Otherwise
+        a client that opens a stream and then sends nothing would occupy a thread.
         """
 
         def start_call(self, info: Any, headers: Any) -> None:
@@ -124,7 +127,7 @@ def _server_class(where: str, takes: bool) -> Any:
                 )
 
     class FlightServer(flight.FlightServerBase):  # type: ignore[misc,name-defined]
-        """Answers DoGet or DoPut; all other methods are refused."""
+        """The Flight server: passes DoGet or DoPut to its service; NoStreams refuses all other methods."""
 
         def __init__(self, service: Any, location: str, **secured: Any) -> None:
             self.service: Any = service

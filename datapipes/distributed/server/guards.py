@@ -1,16 +1,16 @@
-"""Guards: threads of a server that check something again and again, and two of these checks.
+"""Guards: threads of a server, each of which checks something again and again. Two of these checks are here.
 
-**Strangers** are connections from which no request has come yet. Silent strangers are ended, and also strangers above a
-bound. Anybody who reaches the port can connect, even without a certificate, and Flight cannot bound the connections.
-Each connection takes a descriptor, and without free descriptors no client is served.
+**Strangers** ends connections from which no request has come: those that are silent for long, and those above a bound.
+Anybody who reaches the port can connect, even without a certificate, and Flight cannot bound the number of connections.
+Each connection takes a file descriptor; without free descriptors no client is served.
 
 **MemoryWatch** is a soft bound on the memory that clients make a server hold. gRPC takes a whole request before its
-size can be checked here, and then about six times its size to read it. If the process's memory exceeds its bound, freed
-memory goes back to the system first, since the allocator keeps hundreds of MB for later requests. Then the producers
-(see producers.py) whose chains hold most memory are ended. If that frees too little, all connections are ended, and
-gRPC drops incomplete requests. Complete requests are still read, so the bound can be exceeded for a moment; only the
-system can set a hard bound, for example by a cgroup. Honest clients connect again and ask again. Freed memory also goes
-back after a second without requests.
+size can be checked here, and then about six times its size to read it. If the process's memory exceeds its bound, up to
+three things are done, until it is within the bound again. First, freed memory is given back to the system, since the
+allocator keeps hundreds of MB for later requests. Second, the producers (see producers.py) whose chains hold most
+memory are ended. Third, all connections are ended, and gRPC drops incomplete requests; honest clients connect again and
+ask again. Complete requests are still read, so the bound can be exceeded for a moment. Only the system can set a hard
+bound, for example by a cgroup. Freed memory is also given back after a second without requests.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _JOIN_S = 5.0  # for a look that is under way
 class Guard:
     """A thread that calls `look` again and again until `close`.
 
-    After an OSError or a MemoryError the guard goes on; the log has one line for each kind of failure until a call of
-    `look` succeeds. Any other error ends the guard and goes to `died`, since a server must not go on without its guard.
+    If `look` raises OSError or MemoryError, the guard goes on. The same failure again and again is logged only once.
+    Any other error ends the guard and is passed to `died`, since a server must not go on without its guard.
 
     Args:
         where: the server, for the log.
         name: what the guard is called in the log, and in the name of its thread.
-        look: does the check; returns the seconds until its next call.
-        died: called with the error that has ended the guard, in the guard's thread.
+        look: function that does the check, and returns the seconds until its next call.
+        died: function that gets the error which has ended the guard; called in the guard's thread.
     """
 
     def __init__(self, where: str, name: str, look: Callable[[], float], died: Callable[[BaseException], None]) -> None:
@@ -52,7 +52,7 @@ class Guard:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. Wait up to 5 s until it has ended, unless the thread itself calls this."""
+        """End the thread, and wait for its end up to 5 s. If the thread itself calls this, do not wait."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
@@ -80,8 +80,8 @@ _FEWEST = 16
 
 
 class Strangers:
-    """Ends connections to `port` that have sent no request yet: those silent for too long, and the most silent of the
-    others if too many are left.
+    """Ends connections to `port` from which no request has come yet: those that are silent for too long, and if too
+    many are left, the most silent ones of these.
 
     Args:
         where: the server, for the log.
@@ -97,8 +97,9 @@ class Strangers:
         self._have_asked.add(peer)
 
     def look(self) -> float:
-        """End the strangers that were silent for 10 s. If more are left than the bound allows, end the most silent ones
-        too. The bound is a quarter of the descriptors, at least 16. Return the seconds until the next call.
+        """End the connections without a request that were silent for 10 s. If more of them are left than a bound, end
+        the most silent ones too. The bound is a quarter of the process's file descriptors, at least 16. Return the
+        seconds until the next call.
         """
         before = {*self._have_asked}  # before the look: a connection that asks during it stays
         idle = self.connections.to(self.port)
@@ -128,13 +129,13 @@ def guards(
     looks: Mapping[str, Callable[[], float]],
     died: Callable[[BaseException], None],
 ) -> contextlib.ExitStack:
-    """Start the guards of a server: one against strangers, and one for each entry of `looks`. Return a stack; `close`
-    of the stack ends the guards.
+    """Start the guards of a server: one that ends strangers (connections without a request), and one for each entry of
+    `looks`. Return a stack; its `close` ends the guards.
 
     Args:
-        service: the service of the server. Its `note_request` is set here; the service must call `note_request` with
-            the name of the connection at each request.
-        looks: {name of a guard: its look}.
+        service: the service of the server. Its attribute `note_request` is set here to a function; the service must
+            call the function with the name of the connection at each request.
+        looks: {name of a guard: its function `look`}.
         died: see Guard.
     """
     strangers = Strangers(where, port, connections)
@@ -152,7 +153,7 @@ _QUIET_LOOKS = 10  # without a request, before freed memory goes back
 
 
 def own_memory(statm: int | None = None) -> int:
-    """Return the bytes of this process's own memory, without mapped files.
+    """Return how many bytes of memory this process has for itself, without mapped files.
 
     Args:
         statm: an open descriptor of /proc/self/statm. Pass one if the process may have no free descriptor left.
@@ -163,19 +164,19 @@ def own_memory(statm: int | None = None) -> int:
 
 
 def give_back() -> None:
-    """Give freed memory back to the system."""
+    """Give memory that was freed, and that the allocator keeps for later, back to the system."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
 class MemoryWatch:
-    """Ends producers, then all connections to `port`, while the process's memory exceeds `max_bytes`. A Guard calls
-    `look`.
+    """If the memory of this process exceeds `max_bytes`, ends producers of minibatches, and if that is not enough, all
+    connections to `port`. A Guard calls `look`.
 
     Args:
-        kept_bytes: returns the bytes of arrays that the part has computed from its attributes since the start; they are
-            allowed in addition to `max_bytes`.
-        end_producers: ends the producers that hold most memory until the given number of bytes is free; returns how
-            many producers it ended.
+        kept_bytes: function that returns the bytes of arrays that the part has computed from its attributes since the
+            start. These bytes are allowed in addition to `max_bytes`.
+        end_producers: function (num_bytes) that ends the producers that hold most memory, until `num_bytes` are free.
+            It returns how many it ended.
     """
 
     def __init__(
@@ -193,12 +194,12 @@ class MemoryWatch:
         self._count, self._quiet = 0, _QUIET_LOOKS
 
     def close(self) -> None:
-        """Close the descriptor. Call this only when `look` is not running."""
+        """Close the file descriptor by which memory is read. Call this only when `look` is not running."""
         os.close(self._statm)
 
     def look(self) -> float:
-        """Compare the memory with its bound. If the memory exceeds the bound, end producers, and if needed connections.
-        Return the seconds until the next call.
+        """Compare the memory with its bound. Above the bound, give back freed memory; if that is not enough, end
+        producers; if that is not enough, end all connections. Return the seconds until the next call.
         """
         pause = _MEMORY_EVERY_S
         if self._excess() > 0:

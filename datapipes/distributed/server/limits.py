@@ -1,4 +1,6 @@
-"""ServerLimits: how much a server does at once, and how many bytes it takes, sends and holds."""
+"""ServerLimits: how many requests a server works on at once, and how many bytes it receives, sends and keeps in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class ServerLimits:
         max_bytes_in_flight: the most bytes of all answers that are being made or sent. A connection takes at most a
             sixteenth of these bytes, or one answer if that is larger; all connections of a host take at most half.
             Further requests wait, except requests of clients that take few bytes: a sixteenth is reserved for these.
-            At least four times `max_answer_bytes`.
+            The value is at least four times `max_answer_bytes`.
         stall_s: a client that reads nothing of its answer for so many seconds loses its connection. Choose more seconds
             than a slow client needs for 4 MiB. Choose fewer than the deadline of clients, 30 s: a client that waits for
             the bytes of a stalled client must still get its answer in time. gRPC itself ends an answer if its client

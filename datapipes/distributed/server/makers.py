@@ -1,5 +1,5 @@
-"""Makers make the minibatches of a producer, in threads of the server or in worker processes. KeptAnswers keeps the
-last answers for repeated requests.
+"""The classes InThreads and InProcesses make the minibatches of a producer (a chain that a server runs for clients): in
+threads of the server, or in worker processes. KeptAnswers keeps the last answers for repeated requests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ LOOK_S = 0.1  # between two checks that the worker lives
 
 
 class InThreads:
-    """Makes minibatches in the thread that calls `make`."""
+    """Makes the minibatches of a chain in this process: in the thread that calls `make`, or for a chain with
+    asynchronous stages in the thread of an event loop.
+    """
 
     def __init__(self, chain: Stage, most_bytes: int) -> None:
         self._graph, self._most_bytes = StageGraph(chain), most_bytes
@@ -52,7 +54,9 @@ class InThreads:
         self._is_closed, self._closing = False, threading.Lock()
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """Return the minibatch, or None if a stage drops it. Several threads may call this at once."""
+        """Make and return the minibatch with this index in this epoch; None if a stage drops it. Raise TimeoutError if
+        this takes more than `most_s` seconds. Several threads may call this at once.
+        """
         evaluator = _Bounded(Calls(self._graph.numbering, NoClock()), self._most_bytes, most_s)
         if self._loop is None:
             return evaluator.minibatch(self._graph, epoch, index)
@@ -71,7 +75,7 @@ class InThreads:
             raise _gone() from error
 
     def close(self) -> None:
-        """End the event loop and its tasks; may be called twice."""
+        """End the event loop and its tasks, if there is one. May be called twice."""
         with self._closing:
             was_closed, self._is_closed = self._is_closed, True
         if self._loop is not None and not was_closed:
@@ -79,11 +83,11 @@ class InThreads:
 
 
 class InProcesses:
-    """Makes minibatches in worker processes. A thread that calls `make` waits until a process is free.
+    """Makes the minibatches of a chain in worker processes. A thread that calls `make` waits until a process is free.
 
     Attributes:
-        at_once: how many minibatches may be requested at once. Two for each process, of which the second waits for the
-            process; one for each process if the chain has asynchronous stages.
+        at_once: how many calls of `make` may be made at once: two for each process, of which one waits; or one for each
+            process if the chain has asynchronous stages.
     """
 
     def __init__(self, chain: Stage, num_workers: int, most_bytes: int) -> None:
@@ -97,7 +101,8 @@ class InProcesses:
             self._free.put(worker)
 
     def make(self, epoch: int, index: int, most_s: float) -> MiniBatch | None:
-        """Return the minibatch, or None if a stage drops it. Several threads may call this at once.
+        """Make and return the minibatch with this index in this epoch; None if a stage drops it. Raise TimeoutError if
+        this takes more than `most_s` seconds. Several threads may call this at once.
 
         Raises:
             PeerDied: Workers died while they made this minibatch, more often than LoaderOptions.max_restarts allows.
@@ -109,17 +114,19 @@ class InProcesses:
             self._free.put(worker)
 
     def close(self) -> None:
-        """End the processes within a bounded time; no process is started afterwards. May be called twice."""
+        """End the processes, within a bounded time. None is started after this. May be called twice."""
         self._closed.set()
         for worker in self._workers:
             worker.close()
 
 
 class _Worker:
-    """A worker process, started when it is first needed and replaced when it dies. One thread uses it at a time.
+    """A worker process of InProcesses. It is started when it is first needed, and replaced when it dies. One thread
+    uses it at a time.
 
     Args:
-        closed: an event. Once it is set, a call of `make` that waits ends the process and raises UnknownProducer.
+        closed: an event. After it is set, `make` ends the process and raises UnknownProducer, also in a call that
+            waits.
     """
 
     def __init__(self, chain: Stage, packed: Any, closed: threading.Event) -> None:
@@ -145,7 +152,9 @@ class _Worker:
             del outcome  # the error's traceback holds this frame
 
     def _outcome_of(self, epoch: int, index: int, most_s: float) -> Outcome:
-        """Have the process make a minibatch, and return its Outcome; start a process if there is none."""
+        """Have the process make a minibatch, and return the Outcome: the minibatch, None, or an error. If there is no
+        process, start one.
+        """
         if self._closed.is_set():
             raise _gone()
         if self._pool is None:
@@ -174,7 +183,7 @@ class _Worker:
             self._let_go()
 
     def _let_go(self) -> None:
-        """End the process."""
+        """End the process, if there is one."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
@@ -185,7 +194,8 @@ def _gone() -> UnknownProducer:
 
 
 class _Bounded(Evaluator):
-    """An Evaluator that raises an error if a minibatch is too large or late.
+    """An Evaluator (which calls the stages for a minibatch) that raises an error if the minibatch gets too large or
+    takes too long.
 
     The size is checked before hops are sampled, before rows are fetched, and after each stage. The time is checked
     after each stage.
@@ -220,8 +230,8 @@ class _Bounded(Evaluator):
 
 
 class KeptAnswers:
-    """Keeps the last answers, so that a repeated request needs no work. Of equal requests at the same time, one request
-    makes the answer, and the others wait for the answer.
+    """Keeps the last answers with minibatches, so that a repeated request needs no work. If equal requests come at the
+    same time, one makes the answer and the others wait for it.
 
     Args:
         most_bytes: the most bytes of all kept answers.
@@ -235,8 +245,9 @@ class KeptAnswers:
 
     @contextlib.contextmanager
     def turn(self, key: Key, is_cancelled: Callable[[], bool]) -> Iterator[Message | None]:
-        """Context manager that gives the kept answer of `key`, or None. After None the caller must make the answer
-        within the `with` statement; other callers with this key wait until then.
+        """Context manager for a request with the key (producer, epoch, index). It gives the kept answer, or None if
+        there is none. After None the caller must make the answer within the `with` statement; meanwhile other callers
+        with this key wait.
 
         Args:
             is_cancelled: returns whether the client no longer waits.
@@ -262,13 +273,15 @@ class KeptAnswers:
                     self._changed.notify_all()
 
     def forget(self, number: int | None = None) -> None:
-        """Drop the kept answers of the producer `number`; None drops all answers."""
+        """Drop the kept answers of the producer with the id `number`, or all answers if `number` is None."""
         with self._changed:
             for key in [key for key in self._answers if number in (None, key[0])]:
                 self._num_bytes -= self._answers.pop(key).num_bytes
 
     def keep(self, key: Key, answer: Message) -> None:
-        """Keep an answer, and drop the oldest answers until all fit. An answer above `most_bytes` is not kept."""
+        """Keep `answer` for repeated requests, and drop the oldest answers until all kept ones together have at most
+        `most_bytes`. An answer that alone has more is not kept.
+        """
         with self._changed:
             if key not in self._answers and answer.num_bytes <= self._most_bytes:
                 self._answers[key] = answer
@@ -286,7 +299,7 @@ def bytes_of(minibatch: MiniBatch) -> int:
 
 
 def refuse_many_seeds(where: str, graph: StageGraph[Stage], most_bytes: int) -> None:
-    """Raise ValueError if the seeds of a minibatch alone, with their negatives, have too many bytes."""
+    """Raise ValueError if the seeds of a minibatch alone, negatives included, have more than `most_bytes`."""
     seeds: Any = graph.seed_stage
     count = min(seeds.batch_size, len(seeds.item_set))
     for stage in graph.find(NegativeSampler):

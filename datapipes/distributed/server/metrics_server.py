@@ -1,7 +1,7 @@
 """The metrics port: GET /metrics for Prometheus, GET /health for probes. Plain HTTP, a thread for each request.
 
 Other machines may reach the port without TLS: probes of an orchestrator come from other machines and have no
-certificate, and metrics have no data of the graph. A few connections are served at once, further ones are closed.
+certificate, and metrics have no data of the graph. Up to 16 connections are served at once; further ones are closed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RETRY_S = 0.5
 
 
 class MetricsServer:
-    """An HTTP server for the metrics, which listens from its construction until `close`."""
+    """The HTTP server of the metrics port. It listens from its construction until `close`."""
 
     def __init__(self, where: str, service: Service, address: Address) -> None:
         try:
@@ -42,7 +42,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and the port."""
+        """Stop listening, and end the server's thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -117,7 +117,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def _metrics_page(service: Service) -> str:
-    """Return all metrics as text that Prometheus reads."""
+    """Return all metrics of `service` as a text in the format of Prometheus."""
     return "".join(f"{line}\n" for line in (*_of_requests(service.numbers()), *_of_part(service), *_of_process()))
 
 

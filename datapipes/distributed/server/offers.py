@@ -1,4 +1,6 @@
-"""The data of a server (a part of a partition, or a whole graph), and what the server offers to chains of clients."""
+"""The data of a server: a part of a partition, or a whole graph. And the Offers: what the chains of clients may use on
+this server.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,9 @@ _READ_BYTES = 2**26
 
 
 class Served(NamedTuple):
-    """What a server has: the facts, and either a part or a whole graph (the other is None).
+    """The data of a server: either a part or a whole graph (the other is None), and the facts of the partition.
 
-    The facts of a whole graph describe a partition into one part.
+    For a whole graph, the facts describe a partition with one part.
     """
 
     facts: PartitionFacts
@@ -47,7 +49,8 @@ class Served(NamedTuple):
 
 
 def served(where: str, root: Path | Part | LocalGraph, part: int | None, *, verify: bool, mmap: bool) -> Served:
-    """Open the part or graph in the folder `root`, or take `root` itself if it is open. Return it with its facts.
+    """Open the part or graph in the folder `root`, unless `root` itself is an open one. Return the part or graph with
+    its facts.
 
     Raises:
         FileNotFoundError: `root` holds neither a native partition nor a saved graph, or files are missing.
@@ -78,13 +81,13 @@ def _facts_of(graph: LocalGraph) -> PartitionFacts:
 
 
 class Offers:
-    """What a server offers to chains: classes of stages, item sets, the graph and features; see PartitionServer. `over`
-    checks the offers against the server's data. `graph` and `features` are opened when they are first read, which only
-    one thread at a time may do.
+    """What the chains of clients may use on a server: classes of stages, item sets, the graph, and features. See the
+    arguments of PartitionServer. The constructor gets what the user offers; `over` then checks this against the
+    server's data. `graph` and `features` are opened when they are first read; only one thread at a time may do this.
 
     Attributes:
-        keys: names of the attributes that chains may fetch. None if no features are offered, or if stores were given;
-            chains may fetch all features of these stores.
+        keys: names of the attributes that chains may fetch. None if no features are offered, or if the user gave
+            stores; chains may fetch all features of these stores.
         content_id: identifies the data; servers with other data have another id.
     """
 
@@ -106,11 +109,11 @@ class Offers:
         self.keys, self._stores = _features(where, features)
 
     def over(self, has: Served) -> Offers:
-        """Return a copy of these offers for the data `has`.
+        """Check these offers against `has`, the data of the server; return a copy that uses this data.
 
         Raises:
-            ValueError: The part is one of several and there is no namebook of the other parts, or the data lack an
-                attribute that `features` names.
+            ValueError: There are several parts, but no namebook of the other parts. Or the data lack an attribute that
+                `features` names.
         """
         where, part, names = self._where, has.part, {name for _, _, name in has.facts.features}
         if part is not None and part.num_parts > 1 and self._namebook is None:
@@ -139,7 +142,7 @@ class Offers:
 
     @cached_property
     def features(self) -> FeatureStore | Mapping[str, FeatureStore] | None:
-        """The store that chains fetch from, or {name: store}; None if no features are offered."""
+        """The feature store that chains fetch from, or {name: store}; None if no features are offered."""
         if self.keys is None:
             stores: FeatureStore | Mapping[str, FeatureStore] | None = self._stores
             return stores
@@ -156,8 +159,8 @@ class Offers:
 
 
 def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
-    """Return (names, stores). If `features` are names of attributes, stores is None; if they are stores, names is None.
-    Both are None if no features are offered.
+    """Find out what the user gave as `features`, and return (names, stores). Names of attributes: (names, None). One
+    store or several: (None, the store or stores). Nothing: (None, None).
     """
     if features is None:
         return None, None
@@ -173,7 +176,9 @@ def _features(where: str, features: Any) -> tuple[Sequence[str] | None, Any]:
 
 
 def _by_id(relation: Any, name: str) -> Tensor:
-    """Return an edge attribute with its rows in the order of edge ids; the graph has them in the order of its edges."""
+    """Return the edge attribute `name` of a relation, with row i for the edge with the id i. In the graph, the rows are
+    in the order in which edges are stored.
+    """
     values: Tensor = relation.edge_attributes[name]
     if relation.edge_ids is None or values.shape[0] == 0:
         return values
@@ -183,7 +188,7 @@ def _by_id(relation: Any, name: str) -> Tensor:
 
 
 def _digest_of(stores: Any) -> str:
-    """Return a digest of all rows of the given stores; each row is read once."""
+    """Return a digest of all rows of a feature store, or of {name: store}. This reads each row once."""
     digest = hashlib.blake2b(digest_size=16)
     for name, store in ({None: stores} if isinstance(stores, FeatureStore) else stores).items():
         for key in sorted(store, key=str):

@@ -43,12 +43,12 @@ _DEADLINE_S = 8.0  # of the requests of chains to other servers; less than a cli
 
 
 class PartitionServer:
-    """Serves one part: samples hops of its nodes and reads rows of its features. `datapipes serve` runs a server in a
-    process of its own. With `chains` a server also makes minibatches of chains that clients describe, see
-    PartitionClient.create_producer.
+    """Serves one part of a partitioned graph: draws in-edges of its nodes, and reads rows of its features. `datapipes
+    serve` runs a server in a process of its own. With `chains` a server also makes minibatches of chains that clients
+    describe, see PartitionClient.create_producer.
 
-    Requests are idempotent: a client may ask again, also after a restart, and gets the same bits. Nothing that arrives
-    is unpickled; all of it is checked before it is used. Kernels run without the GIL.
+    Requests are idempotent: a client that repeats a request, also after a restart of the server, gets the same bits.
+    Nothing that arrives is unpickled; all of it is checked before it is used. Kernels run without the GIL.
 
     A server is for one process; a forked child must not use it. After `stop` the server can be started again.
 
@@ -57,8 +57,8 @@ class PartitionServer:
             `verify` and `mmap`. With `chains` also allowed are an undivided graph, and the folder of a saved graph.
         part: id of the part; None if there is only one part.
         address: "host:port" to listen on; port 0 lets the system choose.
-        tls: certificates of this side and of the authority; clients without a certificate of the authority are
-            refused. Without `tls` only addresses of this machine, such as 127.0.0.1, are allowed.
+        tls: certificates of this side and of the authority; clients without a certificate of the authority are refused.
+            Without `tls` only addresses of this machine, such as 127.0.0.1, are allowed.
         insecure: allow other addresses without TLS. Whoever reaches the address may then read the part.
         limits: bounds on concurrent work and on bytes received, sent and held; see ServerLimits.
         metrics: "host:port" for Prometheus and probes, plain HTTP (/metrics, /health); None for no metrics. Port 0 lets
@@ -142,11 +142,11 @@ class PartitionServer:
 
     @property
     def metrics_address(self) -> str | None:
-        """The address of the metrics, "host:port" with the real port; None without metrics."""
+        """The address of the metrics port, "host:port" with the real port; None if there are no metrics."""
         return None if self._metrics is None else str(self._metrics.address)
 
     def start(self) -> str:
-        """Open the part and listen; return the address, "host:port" with the real port.
+        """Open the part and begin to listen. Return the address, "host:port" with the real port.
 
         Raises:
             FileNotFoundError: `root` holds no native partition, or the part's files are not there.
@@ -186,7 +186,7 @@ class PartitionServer:
         return str(address)
 
     def _guard(self, service: Service, connections: TcpConnections, max_memory: int | None) -> None:
-        """Start the guards of the server, see guards.py."""
+        """Start the guards, threads that check this server again and again; see guards.py."""
         port, looks = self._server.port, {"watch of stalled clients": service.sendings.look}
         if service.producers is not None:
             looks["watch of producers"] = service.producers.look
@@ -197,16 +197,16 @@ class PartitionServer:
         self._ending.push(guards(service.where, service, port, connections, looks, self._fail))
 
     def leave(self) -> None:
-        """From now on answer health requests with the status "leaving", which means: this server stays only until the
-        other ranks are done.
+        """From now on answer requests for the server's health with the status "leaving": the server stays only until
+        the other ranks are done. All other requests are answered as before.
         """
         self._running().is_leaving = True
 
     def stop(self, grace_s: float = 10.0) -> bool:
         """Refuse new requests, answer earlier requests for up to `grace_s` seconds, then end all connections.
 
-        May be called twice, and before `start`. Return whether everything has ended. If Arrow's server takes more than
-        10 s, the log says so, and the process may have to be ended.
+        May be called twice, and before `start`. Return True if the server has ended. False: Arrow's server still runs
+        after some 10 s. The log says so, and the process may have to be ended.
         """
         if os.getpid() != self._pid:  # not started, or a forked child, which must not stop it
             return True
@@ -228,7 +228,7 @@ class PartitionServer:
         return has_ended
 
     def _fail(self, error: BaseException) -> None:
-        """End the server because of an error that ended a guard."""
+        """End the server, since `error` has ended one of its guards; keep the error in `failure`."""
         self.failure = error
         try:
             threading.Thread(target=self.stop, args=(0.0,), daemon=True).start()
@@ -236,7 +236,7 @@ class PartitionServer:
             self.stop(0.0)
 
     def statistics(self) -> dict[str, Any]:
-        """Return all counts since the start, as JSON values; see docs/distributed.md.
+        """Return all counters since the start as {name: JSON value}; see docs/distributed.md.
 
         Raises:
             RuntimeError: The server is not started.
@@ -244,8 +244,8 @@ class PartitionServer:
         return self._running().numbers()
 
     def _memory_bound(self) -> int | None:
-        """Return `max_memory` in bytes; None for no bound. Call this after the part was opened, since the memory in use
-        now is part of "auto", and of the least number that is allowed.
+        """Return the limit `max_memory` in bytes; None for no bound. Call this after the part was opened: the memory in
+        use at this moment is added in the value of "auto", and in the least value that is allowed.
         """
         max_memory, now = self.limits.max_memory, own_memory()
         max_request_bytes, _, max_bytes_in_flight = sizes_of(self.limits)

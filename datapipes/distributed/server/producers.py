@@ -1,12 +1,12 @@
 """Producers: the chains for which a server makes minibatches, and the claims of clients on them.
 
-A producer's number, its id, is a hash of the chain's description and of the server's data. So creating a producer twice
-makes one producer, and its id is the same after a restart and on all servers of the same data. A claim is a record that
-a client uses a producer; a client has a claim on each producer that it created. A claim ends if it is not used for a
-while. A producer without claims ends.
+A producer is a chain for which this server makes minibatches. Its id, here called its number, is a hash of the chain's
+description and of the server's data. So creating a producer twice makes one producer, and the id is the same after a
+restart and on all servers with the same data. A claim is a record that a client uses a producer; a client that creates
+a producer gets a claim. A claim ends if the client does not use it for a while. A producer without claims ends.
 
-Many clients ask for single minibatches of any epoch, in their own order. So each client runs the dispatcher of an epoch
-(chain/dispatcher.py) itself.
+Many clients ask for single minibatches of any epoch, in their own order. So the dispatcher of an epoch
+(chain/dispatcher.py), which decides what to request next, runs in each client.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ CLIENTS_SHARE = 4  # a client has at most 1/CLIENTS_SHARE of the bytes of tensor
 
 
 class Producer:
-    """A chain and the claims on its producer. A producer counts for the limits as soon as it is requested. `maker`,
-    `admission` and `num_batches` are set when its chain has been built.
+    """A chain for which the server makes minibatches, and which clients use it. A Producer is made, and counts for the
+    limits, when it is requested. `maker`, `admission` and `num_batches` are set later, when its chain has been built.
 
     Attributes:
         host: host of the client that has created the producer.
-        claims: {client: (worker_key, time of the last use of the claim)}.
-        held_bytes: bytes of the description's tensors that the chain keeps, in all its processes.
+        claims: {client: (worker_key, time of its last request)}, an entry for each client that uses the producer.
+        held_bytes: bytes of tensors from the description that the chain keeps in memory, in all its processes together.
         largest: bytes of the largest minibatch so far.
         rate: minibatches made per second, as `look` last measured it.
     """
@@ -88,14 +88,20 @@ class Producer:
         return Created(self.number, self.claims[client][0], self.num_workers, self.num_batches)
 
     def look(self) -> None:
-        """Measure `rate`, unless it was measured less than RATE_S seconds ago."""
+        """Compute `rate` anew, unless this was done less than RATE_S seconds ago."""
         now, (before, made) = time.monotonic(), self._seen
         if now - before >= RATE_S:
             self.rate, self._seen = (self.num_made - made) / (now - before), (now, self.num_made)
 
 
 def refuse_many(where: str, max_workers: int, others: Collection[Producer], added: Producer, *, is_new: bool) -> None:
-    """Raise BadRequest if `added` would exceed the limits. If `is_new` is False, it is a claim on a known producer."""
+    """Raise BadRequest if a limit would be exceeded when the one client in `added.claims` uses the producer `added`.
+    There are limits for a client, for a host, and for all clients together.
+
+    Args:
+        others: the producers that exist.
+        is_new: True: `added` would be created. False: it exists, and the client would be one more that uses it.
+    """
     (client,) = added.claims
     claimed = [producer for producer in others if client in producer.claims]
     most = [("producers of one client", len(claimed) + 1, NUM_PRODUCERS_EACH)]
@@ -131,10 +137,10 @@ LEAST_ENDED = 2**20  # bytes of tensors; ending a producer with fewer frees noth
 
 
 class Producers:
-    """The producers of a server.
+    """The producers of a server: creates them, asks them for minibatches, and ends them.
 
-    Requests for minibatches have an Admission of their own, requests for hops and rows have another. So two servers
-    whose producers ask each other for hops and rows never wait for each other.
+    Requests for minibatches have their own Admission, the bound on requests worked on at once; requests for hops and
+    rows have another. So two servers whose producers ask each other for hops and rows never wait for each other.
     """
 
     def __init__(self, where: str, offers: Offers, limits: ServerLimits) -> None:
@@ -160,10 +166,11 @@ class Producers:
     # --- requests
 
     def create(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
-        """Answer a CreateRequest.
+        """Answer a CreateRequest: create the producer if it does not exist, and record that the client uses it. Return
+        (answer, Hold: the reservation of bytes that the caller must release).
 
         Raises:
-            BadRequest: The message is no CreateRequest, or exceeds the limits of a client.
+            BadRequest: The message is no CreateRequest, or a limit would be exceeded.
             ValueError, TypeError, LookupError: The chain cannot be built here.
         """
         request: CreateRequest = request_from_message(self._where, message, CreateRequest)
@@ -204,11 +211,13 @@ class Producers:
         return self._admission.run(peer, 0, work, is_cancelled, request.client)
 
     def minibatch(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, Hold]:
-        """Answer a MinibatchRequest.
+        """Answer a MinibatchRequest: make the minibatch, or take a kept answer. Return (answer, Hold: the reservation
+        of its bytes, which the caller must release).
 
         Raises:
-            UnknownProducer: The client has no claim on the producer, for example after a restart of the server.
-            BadRequest: There is no such minibatch.
+            UnknownProducer: The client has not created the producer since the server was started, or its claim has
+                ended.
+            BadRequest: An epoch has no minibatch with this index.
         """
         request: MinibatchRequest = request_from_message(self._where, message, MinibatchRequest)
         with self._changing:
@@ -233,8 +242,8 @@ class Producers:
         return producer.admission.run(peer, expected, work, is_cancelled, request.client)
 
     def destroy(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
-        """Answer a ClaimRequest: end the client's claim on the producer, if there is one. A producer without claims
-        ends.
+        """Answer a ClaimRequest: the client no longer uses the producer. If no client uses it any more, end the
+        producer. Return (answer, None).
         """
         request: ClaimRequest = request_from_message(self._where, message, ClaimRequest)
         with self._changing:
@@ -243,7 +252,7 @@ class Producers:
         return Message(answer_header(request.kind), {}), None
 
     def listed(self, peer: str, message: Message, is_cancelled: Callable[[], bool]) -> tuple[Message, None]:
-        """Answer a ListRequest."""
+        """Answer a ListRequest with the producers that the client uses. Return (answer, None)."""
         request: ListRequest = request_from_message(self._where, message, ListRequest)
         with self._changing:
             claimed = [producer for producer in self._producers.values() if request.client in producer.claims]
@@ -253,7 +262,9 @@ class Producers:
     # --- looks and the end
 
     def look(self) -> float:
-        """End the claims that were unused for IDLE_S seconds; return the seconds until the next call."""
+        """End the claims that were not used for IDLE_S seconds, and producers without claims. Return the seconds until
+        the next call. A Guard calls this.
+        """
         latest, ended = time.monotonic() - IDLE_S, []
         with self._changing:
             for producer in [*self._producers.values()]:
@@ -264,10 +275,10 @@ class Producers:
         return min(LOOK_S, IDLE_S / 4)
 
     def end_largest(self, num_bytes: int) -> int:
-        """End the producers whose chains hold most memory, until `num_bytes` are free; return how many were ended.
+        """End the producers whose chains keep most memory, until `num_bytes` are free. Return how many were ended.
 
-        Producers that hold little stay, since ending them frees nothing. The ended producers cannot be created again
-        for ASIDE_S seconds.
+        Producers that keep little memory stay, since ending them frees nothing. The ended producers cannot be created
+        again for ASIDE_S seconds.
         """
         self._kept.forget()
         ended: list[Producer] = []
@@ -282,7 +293,7 @@ class Producers:
         return len(ended)
 
     def numbers(self) -> list[dict[str, Any]]:
-        """Return the statistics of the producers, as JSON values."""
+        """Return the statistics of each producer, a dict {name: JSON value} for each."""
         with self._changing:
             return [
                 {
@@ -300,8 +311,8 @@ class Producers:
             ]
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests, wait up to `grace_s` seconds for earlier requests, then end the producers. Return
-        whether all requests ended in time.
+        """Refuse new requests, wait up to `grace_s` seconds for earlier requests, then end the producers. Return True
+        if all requests ended in time.
         """
         ends, has_ended = time.monotonic() + grace_s, True
         with self._changing:
@@ -327,7 +338,9 @@ class Producers:
             )
 
     def _refuse_many(self, existing: Producer | None, asked_for: Producer) -> None:
-        """Raise BadRequest if a claim, or a new producer, would exceed the limits; Unavailable if the server stops."""
+        """Raise BadRequest if the producer `asked_for` would exceed a limit, see refuse_many. `existing` is the same
+        producer if it exists, else None. Raise Unavailable if the server stops.
+        """
         if self._is_closed:
             raise Unavailable(f"{self._where}: the server stops. Ask the next one.")
         if existing is None or not asked_for.claims.keys() <= existing.claims.keys():
@@ -335,7 +348,9 @@ class Producers:
             refuse_many(self._where, self._max_workers, others, asked_for, is_new=existing is None)
 
     def _refuse_aside(self, number: int) -> None:
-        """Raise Unavailable if the producer was ended for want of memory less than ASIDE_S seconds ago."""
+        """Raise Unavailable if the producer with the id `number` was ended to free memory less than ASIDE_S seconds
+        ago.
+        """
         now = time.monotonic()
         self._aside = {ended: until for ended, until in self._aside.items() if until > now}
         if number in self._aside:
@@ -361,8 +376,8 @@ class Producers:
         return producer
 
     def _give_up(self, client: str, number: int) -> list[Producer]:
-        """End a client's claim on a producer. If no claim on the producer is left, return [producer], which the caller
-        must end; else return [].
+        """Record that a client no longer uses the producer with the id `number`. If now no client uses it, remove it
+        and return [producer], which the caller must end. Otherwise return [].
         """
         producer = self._producers.get(number)
         if producer is None or client not in producer.claims:

@@ -1,8 +1,9 @@
-"""Service: serves requests, each from its bytes until the last batch of its answer is sent.
+"""Service: answers the requests to a server, from reading the bytes of a request to sending the last batch of its
+answer.
 
-The size of an answer is known before it is made. gRPC ends an answer when its client closes the connection, dies, or
-has passed the deadline of the call. A client that stops reading without any of these would hold the answer's memory for
-good; Sendings ends its connection.
+The size of an answer is known before it is made. gRPC drops an answer when its client closes the connection, dies, or
+has passed the deadline of the call. A client that does none of these, but stops reading, would keep the memory of its
+answer occupied for good. So the class Sendings ends the connection of such a client.
 """
 
 from __future__ import annotations
@@ -66,13 +67,14 @@ _REFUSED = (ValueError, TypeError, LookupError)
 
 
 class Service:
-    """Answers requests to a part, or to a whole graph, within limits. `close` ends its threads.
+    """Answers the requests of clients to a part, or to a whole graph, within limits. `close` ends its threads.
 
     Args:
-        part, graph: a part, or a whole graph, from which no hops and rows are served. The other is None.
-        offers: what the server offers to chains. None: the server makes no minibatches.
+        part, graph: the data: a part, or a whole graph; the other is None. A whole graph is only sampled by chains:
+            requests for hops and rows are refused.
+        offers: what clients' chains may use. None: the server makes no minibatches of chains.
     Attributes:
-        note_request: function that is called with the name of the connection at each request.
+        note_request: function that is called at each request, with the name of the client's connection.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Service:
         self.is_stopping = self.is_leaving = False
 
     def answer(self, peer: str, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[Any, Any]:
-        """Return (schema, batches) of the answer, which gRPC then sends.
+        """Answer a request. Return the answer as (Arrow schema, iterator of record batches), which gRPC then sends.
 
         Args:
             peer: name of the client's connection.
@@ -109,7 +111,7 @@ class Service:
             is_cancelled: returns whether the client no longer waits.
         Raises:
             BadRequest, OtherPartition, AnswerTooLarge, Unavailable, UnknownProducer: See wire/refusals.py.
-            ValueError, TypeError, LookupError: The part refuses the request: unknown types, features or ids.
+            ValueError, TypeError, LookupError: The request has types, features or ids that the part does not have.
         """
         self.note_request(peer)
         began, kind, result, sent = time.monotonic(), "unknown", "error", 0
@@ -136,16 +138,18 @@ class Service:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the arrays that the part has computed so far to sample by weights or times."""
+        """Bytes of the arrays that the part has computed so far for sampling by weights or times."""
         return 0 if self.part is None else self.part.kept_bytes
 
     def end_producers(self, num_bytes: int) -> int:
-        """End the producers that hold most memory, until `num_bytes` are free; return how many were ended."""
+        """End the producers of minibatches that keep most memory, until `num_bytes` are free. Return how many were
+        ended.
+        """
         return 0 if self.producers is None else self.producers.end_largest(num_bytes)
 
     def close(self, grace_s: float) -> bool:
-        """Refuse new requests, wait up to `grace_s` seconds for answers under way, then end the connections of clients
-        that are still being answered. Return whether any request was not answered in time.
+        """Refuse new requests, wait up to `grace_s` seconds for earlier ones, then end the connections of clients that
+        are still being answered. Return False if all requests were answered in time, and True if not.
         """
         self.is_stopping = True
         ends = time.monotonic() + grace_s
@@ -157,7 +161,7 @@ class Service:
         return not ended
 
     def numbers(self) -> dict[str, Any]:
-        """Return the statistics, as JSON values."""
+        """Return the statistics of the server as {name: JSON value}."""
         return {
             **self.statistics.values(),
             "waiting": self.admission.num_waiting,
@@ -239,7 +243,7 @@ class Service:
 
 
 def kind_of(where: str, header: dict[str, Any]) -> str:
-    """Return the kind of a request.
+    """Return the kind of a request, such as "draw", from its header.
 
     Raises:
         BadRequest: There is no such kind.
@@ -251,8 +255,8 @@ def kind_of(where: str, header: dict[str, Any]) -> str:
 
 
 class Sending:
-    """The batches of an answer. The bytes of the answer are in flight until gRPC has taken all batches or drops this
-    object.
+    """Iterator over the batches of an answer, for gRPC. It keeps the reservation of the answer's bytes until gRPC has
+    taken all batches or drops this object.
 
     Attributes:
         taken: time.monotonic() when gRPC last took a batch.
@@ -278,8 +282,8 @@ class Sending:
 
 
 class Sendings:
-    """All answers that are being sent. A Guard calls `look`, which ends the connections of clients that have read
-    nothing for `stall_s` seconds.
+    """All answers that are being sent. `look` ends the connections of clients that have read nothing for `stall_s`
+    seconds; a Guard calls it again and again.
     """
 
     def __init__(self, statistics: Statistics, stall_s: float, connections: TcpConnections) -> None:
@@ -287,7 +291,7 @@ class Sendings:
         self._sendings: weakref.WeakValueDictionary[int, Sending] = weakref.WeakValueDictionary()
 
     def add(self, sending: Sending) -> Sending:
-        """Watch the client of `sending` while gRPC sends the answer; return `sending`."""
+        """Add an answer that gRPC begins to send, so that `look` watches its client. Return `sending`."""
         self._sendings[id(sending)] = sending
         return sending
 
@@ -305,7 +309,9 @@ class Sendings:
         return self.stall_s / 4
 
     def _peers(self, latest: float) -> set[str]:
-        """Return the clients of unfinished answers from which gRPC has taken no batch since the time `latest`."""
+        """Return the clients that are still being sent an answer, and for which gRPC has taken no batch since the time
+        `latest`.
+        """
         sendings = [reference() for reference in self._sendings.valuerefs()]  # gRPC may drop a Sending meanwhile
         return {
             sending.hold.client

@@ -27,11 +27,11 @@ class Statistics:
         self.stalled_connections = self.memory_sheds = 0
 
     def count(self, kind: str, result: str, seconds: float, *, received: int, sent: int) -> None:
-        """Count a request.
+        """Count one request: by its kind and result, its time and its bytes.
 
         Args:
             kind: kind of the request; "unknown" if there is no such kind.
-            result: "ok", or why it was refused.
+            result: "ok", or the reason why the request was refused.
             seconds: from the arrival of the request until its answer is made.
             received, sent: bytes of the request, and bytes of its answer.
         """
@@ -49,8 +49,8 @@ class Statistics:
             return sum(sum(counts["results"].values()) for counts in self._kinds.values())
 
     def values(self) -> dict[str, Any]:
-        """Return all counts as JSON values; all numbers are whole. Each kind of request has its results, time, buckets
-        and bytes.
+        """Return all counters as {name: JSON value}, with integers only. "requests" has for each kind of request: how
+        many had which result, their time in all and in buckets of a histogram, and their bytes.
         """
         with self._lock:
             kinds = copy.deepcopy(dict(sorted(self._kinds.items())))

@@ -1,7 +1,8 @@
-"""Look at the connections of this process, and end some.
+"""List the TCP connections of this process, and end some of them.
 
 Flight offers no way to end a call or a connection from the server's side. gRPC takes the end of a socket as the end of
-its client, and ends all work for that client. Nothing here needs a free descriptor: clients may have taken all of them.
+its client, and ends all work for that client. Nothing here needs a free file descriptor, since clients may have taken
+all of them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _LAST_DATA_RECV = 52  # offset in struct tcp_info (linux/tcp.h): ms since data c
 
 
 class TcpConnections:
-    """The TCP connections of this process. A TcpConnections keeps three descriptors open until `close`. Any thread may
-    call its methods.
+    """Lists and ends the TCP connections of this process. It keeps three file descriptors open until `close`. Any
+    thread may call its methods.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class TcpConnections:
         self._ours = os.dup(self._nothing)  # a duplicate of each socket in turn, or gRPC could close it meanwhile
 
     def close(self) -> None:
-        """Close the descriptors; may be called twice."""
+        """Close the three file descriptors; may be called twice."""
         with self._lock:
             for descriptor in (self._status, self._nothing, self._ours):
                 if descriptor >= 0:
@@ -38,14 +39,14 @@ class TcpConnections:
             self._status = self._nothing = self._ours = -1
 
     def to(self, port: int) -> dict[str, float]:
-        """Return the connections that came to a port of this process: {gRPC's name of the other end: seconds since data
-        last came}.
+        """Find the connections to `port`, a port of this process. Return {gRPC's name of the other end: seconds since
+        data last came from it}.
         """
         return {peer: _idle_s(sock) for sock in self._all() if _port(sock) == port and (peer := _grpc_name(sock))}
 
     def keep_alive(self, port: int, within_s: int) -> None:
-        """Have the system end connections to a port whose other machine is silent for `within_s` seconds. The machine
-        of a stopped process still answers.
+        """Let the system end connections to `port` if the machine at the other end is silent for `within_s` seconds.
+        This finds lost machines only: the machine of a stopped process still answers.
         """
         options = {socket.TCP_KEEPIDLE: 1, socket.TCP_KEEPINTVL: 1, socket.TCP_USER_TIMEOUT: 1000 * within_s}
         for sock in self._all():
@@ -56,11 +57,11 @@ class TcpConnections:
                         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def end(self, peers: set[str]) -> int:
-        """Shut down the connections to `peers`, given by gRPC's names; return how many there were."""
+        """Shut down the connections whose other ends are `peers`, gRPC's names; return how many were shut down."""
         return self._end(lambda sock: _grpc_name(sock) in peers) if peers else 0
 
     def end_all(self, port: int) -> int:
-        """Shut down all connections that came to a port of this process; return how many there were."""
+        """Shut down all connections to `port`, a port of this process; return how many were shut down."""
         return self._end(lambda sock: bool(_grpc_name(sock)) and _port(sock) == port)
 
     def _end(self, is_meant: Callable[[socket.socket], bool]) -> int:
@@ -73,7 +74,7 @@ class TcpConnections:
         return count
 
     def _all(self) -> Iterator[socket.socket]:
-        """Yield each stream socket of this process; each is valid only until the next one is yielded."""
+        """Yield each stream socket of this process. A socket can be used only until the next one is yielded."""
         with self._lock:
             if self._status < 0:
                 return
@@ -107,7 +108,9 @@ def _port(sock: socket.socket) -> int:
 
 
 def _grpc_name(sock: socket.socket) -> str:
-    """Return gRPC's name of the other end of a connection; "" if the socket has no other end, or is not TCP."""
+    """Return the name by which gRPC calls the other end of a connection, "ipv4:HOST:PORT" or the like for IPv6. "": the
+    socket has no other end, or is not TCP.
+    """
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Messages between a client and a server: headers, bytes of Arrow, errors."""
+"""The messages between client and server: their headers, how they become bytes of Arrow, and how errors are sent."""
 
 
 def __dir__() -> list[str]:

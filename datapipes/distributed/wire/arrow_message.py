@@ -1,8 +1,8 @@
 """A message (a header, and tensors by name) as record batches of Arrow. This module writes, arrow_reading.py reads.
 
-The schema has the header as JSON in its metadata, and a large_binary column for each tensor, whose metadata state dtype
-and shape. Each batch has one row: the next bytes of each tensor, cut only between rows of the tensor. No memory is
-copied. Without tensors there is no batch.
+The metadata of the schema have the header as JSON. Each tensor is a column of the type large_binary; the metadata of
+the column have the dtype and the shape. Each batch has one row: the next bytes of each tensor, which is cut only
+between its rows. No memory is copied. A message without tensors has no batch.
 
 A received tensor views the memory of its message. Do not write to a received tensor; torch cannot make it read-only.
 """
@@ -29,7 +29,7 @@ HEADER, DTYPE, SHAPE = b"datapipes", b"dtype", b"shape"  # keys of the metadata
 
 
 class Message(NamedTuple):
-    """A header {name: JSON value}, and tensors {name: tensor}."""
+    """What client and server send each other: a header {name: JSON value}, and tensors {name: tensor}."""
 
     header: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -41,7 +41,8 @@ class Message(NamedTuple):
 
 
 def to_batches(where: str, message: Message, batch_bytes: int = BATCH_BYTES) -> tuple[Any, Iterator[Any]]:
-    """Return (schema, batches) of a message; the batches share the memory of the tensors.
+    """Write `message` in Arrow's form: return (schema, iterator of record batches). The batches share the memory of the
+    tensors.
 
     Raises:
         TypeError: A tensor cannot be sent; see `plain`.
@@ -79,8 +80,13 @@ def _batches(pa: Any, schema: Any, tensors: list[Tensor], batch_bytes: int) -> I
 
 
 def _cuts(sizes: list[int], units: list[int], batch_bytes: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield for each batch a list with (first byte, end) of each tensor. Tensors are cut only between rows; `units` has
-    the bytes of a row of each tensor. A row that is larger than a batch is not cut either.
+    """Choose which bytes of each tensor go into each batch. Yield a list for each batch, with (first byte, end) for
+    each tensor. Tensors are cut only between rows. A row that is larger than a batch gets a batch that is larger than
+    `batch_bytes`.
+
+    Args:
+        sizes: the bytes of each tensor.
+        units: the bytes of a row of each tensor.
     """
     done = [0] * len(sizes)
     while True:
@@ -102,7 +108,8 @@ def _column(pa: Any, data: Any) -> Any:
 
 
 def to_bytes(where: str, message: Message) -> bytes:
-    """Return the message as the bytes of one Arrow stream, with all tensors in one batch. The bytes become a ticket.
+    """Write `message` as the bytes of one Arrow stream, with all tensors in one batch. A client sends a request in this
+    form, as the ticket of a Flight call.
 
     Raises:
         TypeError, ValueError: See `to_batches`.
@@ -132,7 +139,9 @@ _INT64_MAX = 2**63 - 1
 
 
 class _Memory:
-    """Makes NumPy view an Arrow buffer as writable, since torch warns of read-only arrays. Keeps the buffer alive."""
+    """Wrapper by which NumPy views an Arrow buffer as a writable array, since torch warns about read-only arrays. It
+    keeps the buffer alive.
+    """
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
@@ -145,8 +154,8 @@ class _Memory:
 
 
 def plain(where: str, name: str, value: Tensor) -> Tensor:
-    """Return a contiguous tensor in host memory with the bits of `value`. It shares the memory of `value` if `value` is
-    contiguous.
+    """Check that the tensor `value` can be sent, and return it in contiguous form. The result shares the memory of
+    `value` if `value` is contiguous; otherwise it is a copy.
 
     Raises:
         TypeError: `value` is not dense, not in host memory, or of a dtype without whole bytes.
@@ -163,12 +172,13 @@ def plain(where: str, name: str, value: Tensor) -> Tensor:
 
 
 def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """Return the size of a contiguous tensor in bytes."""
+    """Return how many bytes a contiguous tensor of this shape and dtype has."""
     return math.prod(shape) * dtype.itemsize
 
 
 def check_form(where: str, name: str, dtype: Any, shape: Any) -> tuple[torch.dtype, tuple[int, ...]]:
-    """Return (dtype, shape) of a tensor, from the values that a message states.
+    """Check the dtype and the shape that a received message states for the tensor `name`. Return them as (torch dtype,
+    tuple).
 
     Raises:
         ValueError: There is no such dtype, or no tensor has such a shape.
@@ -190,7 +200,8 @@ def check_form(where: str, name: str, dtype: Any, shape: Any) -> tuple[torch.dty
 
 
 def view_of(where: str, name: str, buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return a buffer as a tensor: a view of the buffer if its values are aligned, else a copy.
+    """Return the bytes of an Arrow buffer as a tensor. It is a view of the buffer if the buffer is aligned for `dtype`,
+    else a copy.
 
     The caller must have compared the size of the buffer with dtype and shape.
 

@@ -1,9 +1,9 @@
 """Read a message from record batches of Arrow. Anybody may have sent the message, so all of it is checked before use.
 
-Nothing is unpickled, whatever the metadata say. Tensors view the received memory, except tensors that come in several
-pieces or are not aligned. Arrow reads only the schema of a request, not its batch. Arrow would unpack a compressed
-batch, so that a few bytes could make it take any amount of memory. A request has one batch; the schema says where in
-the batch each tensor must be.
+Nothing is unpickled, whatever the metadata say. Tensors view the received memory, without a copy, except those that
+come in several pieces or are not aligned. Of a request, Arrow reads only the schema. The batch (a request has one) is
+read here: the schema tells where in it each tensor must be. Arrow would unpack a compressed batch, so that a few bytes
+could make it take any amount of memory.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ _MOST_MESSAGES = 2  # of a request: the schema and one batch
 
 
 class BadMessage(ValueError):
-    """The received bytes are no message; the text says what was found."""
+    """Received bytes, or Arrow batches, are no valid message; the text of the error says what was found."""
 
 
 def from_bytes(where: str, data: Any, most_bytes: int) -> Message:
-    """Read a request from one Arrow stream; the tensors of the returned message view `data`.
+    """Read a request, which is one Arrow stream, from `data`. The tensors of the returned message view `data`, without
+    a copy.
 
     Args:
         data: bytes, or a buffer of Arrow.
@@ -96,12 +97,13 @@ def from_batches(
     most_bytes: int,
     sink: Sink | None = None,
 ) -> Message:
-    """Return the message in a schema and its batches, after reading the batches to the end.
+    """Read a message from its Arrow schema and batches, to the end of `batches`, and return it.
 
     Args:
         most_bytes: the most bytes of all tensors together.
-        sink: a Sink. The function that the sink returns gets the rows of all tensors, and the returned message has no
-            tensors. None: the message has the tensors.
+        sink: function that checks the header and the dtypes and shapes, and returns a function for the rows. The latter
+            gets the rows of all tensors while they arrive, and the returned message has no tensors. None: the message
+            has the tensors.
     Raises:
         BadMessage: A column is no large_binary, or states a dtype or shape that no tensor has; there are more or fewer
             bytes than the shape says; Arrow's full validation refuses a batch; or the header is not strict JSON.
@@ -123,7 +125,9 @@ def from_batches(
 
 
 class _Arriving:
-    """A tensor whose bytes arrive in one piece or several."""
+    """A tensor that is being received: collects its bytes, which arrive in one piece or several, or passes them on to a
+    sink.
+    """
 
     def __init__(self, where: str, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self.where, self.name, self.dtype, self.shape = where, name, dtype, shape
@@ -133,7 +137,7 @@ class _Arriving:
         self.pass_on: TakeBytes | None = None
 
     def take(self, piece: Any) -> int:
-        """Take the next bytes of the tensor; return how many bytes they are."""
+        """Take `piece`, a buffer with the next bytes of the tensor; return how many bytes it has."""
         count = int(piece.size)
         if count > self.num_bytes - self.done:
             raise self.wrong(f"{self.done + count} or more")
@@ -162,7 +166,9 @@ class _Arriving:
         take(self.name, self.done // unit, rows.view(-1, unit))
 
     def whole(self) -> Tensor:
-        """Return the tensor; raise BadMessage if bytes are missing. If a sink took the rows, return an empty tensor."""
+        """Return the complete tensor; raise BadMessage if bytes are missing. If a sink got the rows, return an empty
+        tensor.
+        """
         if self.done != self.num_bytes:
             raise self.wrong(str(self.done))
         if self.pass_on is not None:
@@ -175,7 +181,7 @@ class _Arriving:
             raise BadMessage(str(error)) from error
 
     def wrong(self, size: str) -> BadMessage:
-        """Return an error that says how many bytes came."""
+        """Return an error for the wrong number of bytes: `size`, a text, tells how many came."""
         return BadMessage(
             f"{self.where}: {shown(self.name)} has {size} bytes; {self.dtype} of shape {list(self.shape)} has "
             f"{self.num_bytes}."
@@ -213,7 +219,9 @@ def _form(where: str, pa: Any, field: Any) -> _Arriving:
 
 
 def header_of(where: str, schema: Any, most_bytes: int = MOST_HEADER_BYTES) -> dict[str, Any]:
-    """Return the header of a message from its schema; raise BadMessage if there is none."""
+    """Read the header of a message from the metadata of its Arrow schema. Raise BadMessage if it has no valid header of
+    at most `most_bytes`.
+    """
     metadata: Mapping[bytes, bytes] | None = schema.metadata
     if metadata is None or metadata.keys() != {HEADER}:
         raise BadMessage(f"{where}: found the metadata {shown([*(metadata or {})])}, not one header.")
@@ -242,7 +250,9 @@ def _check_batch(where: str, pa: Any, schema: Any, batch: Any) -> None:
 
 
 def _value_of(column: Any) -> Any:
-    """Return the only value of a validated column as a buffer, without the copy that a scalar of Arrow would make."""
+    """Return the only value of an Arrow column, which was validated, as a buffer. The value is not copied; making an
+    Arrow scalar would copy it.
+    """
     _, offsets, data = column.buffers()
     first, end = struct.unpack_from("=qq", offsets, 8 * column.offset)
     return data.slice(first, end - first)

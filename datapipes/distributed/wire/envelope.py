@@ -1,5 +1,5 @@
-"""The header of every request: kind, versions, and the part and partition that the client means. Also functions that
-read the other header entries of a request, and its columns of ids.
+"""The entries that every request has in its header: kind, versions, and the part and partition that the client means.
+Also functions that read the other entries of a request, and its columns of ids.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times
 
 
 class Meant(NamedTuple):
-    """The part and partition that a client wants to ask. The server compares each field with its own value. None fits
-    every server; fields may be None before the first handshake.
+    """Which part of which partition a client means by its request, so that another server refuses the request. A field
+    that is None is not compared; before the first handshake a client does not know all ids.
 
     Attributes:
         part: id of the part.
-        partition_id, content_id: see Part.
+        partition_id, content_id: the ids of the partition and of its data, see Part.
     """
 
     part: int | None = None
@@ -37,20 +37,22 @@ COMMON = ("protocol", "stream", "kind", *Meant._fields)  # in the header of ever
 
 
 def request_header(kind: str, meant: Meant, **more: Any) -> dict[str, Any]:
-    """Return the header of a request; `more` are the entries that only requests of this kind have."""
+    """Return the header of a request: the entries that every request has, and `more`, the entries of this request
+    alone.
+    """
     return {"protocol": PROTOCOL, "stream": STREAM_VERSION, "kind": kind, **meant._asdict(), **more}
 
 
 def answer_header(kind: str, **more: Any) -> dict[str, Any]:
-    """Return the header of the answer to a request of this kind; `more` are the entries for this kind only."""
+    """Return the header of the answer to a request of this kind: the versions, the kind, and the entries `more`."""
     return {"protocol": PROTOCOL, "stream": STREAM_VERSION, "kind": kind, **more}
 
 
 def check_versions(where: str, header: dict[str, Any]) -> None:
-    """Raise OtherPartition unless both sides have the same versions of the protocol and of the random streams.
+    """Check by a received header that the other side has the same versions of the protocol and of the random streams.
 
     Raises:
-        OtherPartition: The message names both versions.
+        OtherPartition: A version differs; the message names both.
     """
     for name, ours in (("protocol", PROTOCOL), ("stream", STREAM_VERSION)):
         if header.get(name) != ours or type(header[name]) is not int:
@@ -61,10 +63,10 @@ def check_versions(where: str, header: dict[str, Any]) -> None:
 
 
 def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
-    """Raise OtherPartition unless `here`, the part and partition of this server, is what the client means.
+    """Check by a request's header that the client means `here`, the part and partition of this server.
 
     Raises:
-        OtherPartition: The message names both parts, or both ids.
+        OtherPartition: The client means another part or partition; the message names both.
         BadRequest: The header lacks an entry of Meant.
     """
     for name, ours in here._asdict().items():
@@ -79,12 +81,12 @@ def check_meant(where: str, header: dict[str, Any], here: Meant) -> None:
 
 
 def own_values(message: Message) -> dict[str, Any]:
-    """Return the header entries of a request without the entries that every request has."""
+    """Return {name: JSON value} of the header of a request, without the entries that every request has."""
     return {name: value for name, value in message.header.items() if name not in COMMON}
 
 
 def own_record(message: Message, kind: str, record: type[Record]) -> Record:
-    """Return `own_values` as an instance of `record`.
+    """Read the header entries of a request, without those that every request has, as an instance of the class `record`.
 
     Raises:
         ValueError: The values do not fit the record.
@@ -93,7 +95,8 @@ def own_record(message: Message, kind: str, record: type[Record]) -> Record:
 
 
 def ids_of(message: Message, count: int) -> list[Tensor]:
-    """Return the columns of ids, each int32 or int64 [n]. The message must have `count` such columns and no others.
+    """Return the columns of ids of a request, each a tensor int32 or int64 [n]. There must be `count` of them, and no
+    other tensors.
 
     Raises:
         ValueError: There are other columns, or a column has another dtype or shape.
@@ -102,10 +105,11 @@ def ids_of(message: Message, count: int) -> list[Tensor]:
 
 
 def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str, list[Tensor]]:
-    """Return {kind: its columns}. The message must have `count` columns of each kind, and no others.
+    """Return the columns of a request as {kind: list of tensors}. There must be `count` columns of each of `kinds`, and
+    no other tensors.
 
     Args:
-        kinds: "ids" first, then possibly "streams" and "times".
+        kinds: "ids", which may be followed by "streams" and "times".
     Raises:
         ValueError: There are other columns, or a column has another dtype or length.
     """

@@ -1,5 +1,5 @@
-"""The errors with which a server refuses requests. An error travels as a type from a list and a text, so nothing is
-unpickled.
+"""The errors with which a server refuses requests. An error is sent as the name of its type, which must be on a list,
+and a text. So nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ class BadRequest(ValueError):
 
 
 class OtherPartition(ValueError):
-    """Client and server mean different parts, partitions, contents or versions; the text names the values of both."""
+    """Client and server have different parts, partitions, contents or versions; the text of the error names both
+    values.
+    """
 
 
 class AnswerTooLarge(ValueError):
-    """The answer has more bytes than the server sends at once; the text has both numbers. Ask for less at once."""
+    """The answer would have more bytes than the server sends at once; the text of the error has both numbers. Ask for
+    less at once.
+    """
 
 
 class Unavailable(ConnectionError):
@@ -36,7 +40,9 @@ class Unavailable(ConnectionError):
 
 
 class UnknownProducer(LookupError):
-    """The client has no claim on the producer, for example after a restart of the server. Create it again."""
+    """The server does not know that the client uses the producer, for example since the server was restarted. Create
+    the producer again.
+    """
 
 
 class NoRoom(ConnectionError):
@@ -44,8 +50,8 @@ class NoRoom(ConnectionError):
 
 
 class UnknownSender(LookupError):
-    """The receiver does not know the sender. Either the receiver has restarted; or it has considered the sender dead,
-    and another sender has taken the place.
+    """The receiver does not know the sender. Either the receiver was restarted; or it took the sender for dead, and
+    another sender has replaced it.
     """
 
 
@@ -56,8 +62,8 @@ _OWN: dict[str, type[Exception]] = {
 
 
 def error_to_bytes(error: BaseException) -> bytes:
-    """Return JSON with the type and the text of an error. If the type is not on the list, its nearest base on the list
-    is sent.
+    """Write the type and the text of `error` as JSON, to be sent to a client. If the type is not on the list of known
+    types, its nearest base class on the list is written.
     """
     sent = next((cls.__name__ for cls in type(error).__mro__ if _type_of(cls.__name__) is cls), "RuntimeError")
     name = type(error).__name__
@@ -70,8 +76,8 @@ def error_to_bytes(error: BaseException) -> bytes:
 
 
 def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
-    """Return (type, text) of the error that `error_to_bytes` wrote. The text is one line, with unprintable characters
-    escaped. None: `data` is not from `error_to_bytes`.
+    """Read what `error_to_bytes` wrote; return (type, text) of the error. The text is one line, with unprintable
+    characters escaped. Return None if `data` is something else.
     """
     try:
         values = parse_strict(bytes(data).decode("ascii"))

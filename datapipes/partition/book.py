@@ -125,10 +125,7 @@ class PartitionBook:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling.
-
-        A Together has the tensors of all maps, so that worker processes share one memory.
-        """
+        """Return the state for pickling. All tensors are in one Together, so that a worker process maps one memory."""
         tensors = [owners.stored() for owners in [*self._nodes.values(), *(self._edges or {}).values()]]
         return {**self.__dict__, **self._over(repeat(None)), "tensors": Together(tensors)}
 

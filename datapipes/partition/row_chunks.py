@@ -26,7 +26,7 @@ MOST_BYTES = 2**24  # of the values in a piece; a row of more bytes is a piece o
 
 
 class PartRows:
-    """The part's own nodes of one type, each with its in-edges along one edge type: a row is a node's list of in-edges.
+    """Reads the in-edges of a part's own nodes along one edge type from the whole graph. A row is one node's in-edges.
 
     Args:
         graph: the whole graph.

@@ -232,7 +232,7 @@ def _read(where: str, text: str, feature: Feature, ids: Tensor) -> Tensor:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same dtype, shape and bits. Two views of the same memory are equal unread."""
+    """Return whether two tensors have the same dtype, shape and bits. Two views of the same memory are not read."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     is_same = (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride())

@@ -60,7 +60,7 @@ class Exchange(Ranks):
         """Send `messages[r]`, uint8 [n], to each rank r; return the messages that ranks 0, 1, ... sent to this rank.
 
         The lengths may differ. The returned tensors are views of one tensor. During the call, a copy of `messages` is
-        in memory too. Raises the errors of `vote`.
+        in memory too. Raises RankError if another rank has failed or does not come.
         """
         if self.size == 1:
             return [*messages]
@@ -79,14 +79,17 @@ class Exchange(Ranks):
     def gather(self, value: Any) -> list[Any]:
         """Return a list of the `value` of every rank, rank 0 first. `value` must be a JSON value.
 
-        Raises the errors of `vote`.
+        Raises RankError if another rank has failed or does not come.
         """
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         return [json.loads(message.numpy().tobytes()) for message in self.to_each([data] * self.size)]
 
     @contextmanager
     def _carrying(self) -> Iterator[None]:
-        """Turn a RuntimeError in the body of this with statement, a collective, into a RankError that names a rank."""
+        """Turn the RuntimeError of a collective in this with statement, which names no rank, into a RankError.
+
+        The RankError names the rank that has failed.
+        """
         try:
             yield
         except RuntimeError as error:

@@ -89,8 +89,8 @@ class PlacedGraph(NamedTuple):
 def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
     """Choose the owner of each node and edge of all shards, and return the PlacedGraph. All ranks call this together.
 
-    The graph in `shard` is this rank's share. Nodes go to owners by ranges of ids, edges to the owner of their
-    destination.
+    `shard` is this rank's share of the graph. Each rank then owns a range of the node ids, and the edges whose
+    destinations it owns.
 
     Raises:
         ValueError: Ids of nodes have gaps or repeats, an edge has an end that is no node, or there are fewer nodes than
@@ -175,7 +175,7 @@ def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> d
 def _even(count: int, num_ranks: int) -> NDArray[np.int64]:
     """Return the offsets, int64 [num_ranks + 1], that cut `count` ids into ranges whose lengths differ by at most one.
 
-    Rank r weighs the nodes of range r. The weights then decide the real cut.
+    These ranges share out the work of weighing: rank r weighs the nodes of range r. The weights decide who owns a node.
     """
     return np.array([count * rank // num_ranks for rank in range(num_ranks + 1)], dtype=np.int64)
 

@@ -53,14 +53,15 @@ def column_of(values: Tensor) -> Column:
 
 
 class PlacedRows:
-    """The owner and the place (see the module) of each row that this rank has.
+    """For each row that this rank has: its owner and its place.
+
+    The owner is the rank to which the row is sent. The place is the row's position among all rows of this owner.
 
     Args:
         order: int64 [n], the indices of the rows by ascending (owner, place).
         places: int64 [n], the place of row order[i].
         bounds: [ranks + 1], where the rows of each owner begin in `order`.
-        counts: the number of rows of each owner, those on other ranks included. Each place from 0 to this number - 1
-            has one row.
+        counts: how many rows each owner gets from all ranks. Each place from 0 to this number - 1 has one row.
     """
 
     def __init__(
@@ -71,13 +72,14 @@ class PlacedRows:
 
     @property
     def num_own(self) -> int:
-        """The number of rows that this rank owns, wherever they are before they are sent."""
+        """How many rows this rank owns, wherever they are before they are sent."""
         return self.counts[self.ranks.rank]
 
     def pieces(self, column: Column) -> Iterator[Tensor]:
         """Send this rank's values to their owners; yield the rows that this rank owns, by ascending place, in pieces.
 
-        All ranks must call this together, and iterate to the end.
+        The place of a row is its position among all rows of its owner. All ranks must call this together, and iterate
+        to the end.
         """
         for _, count, messages in self._windows(column):
             if count > 0:
@@ -91,12 +93,13 @@ class PlacedRows:
         return PartColumn(column.dtype, (self.num_own, *column.shape), partial(self.pieces, column))
 
     def times_there(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
-        """Count how often each place occurs among the rows of all ranks; yield (first, counts, places) for each window.
+        """Count how many rows of all ranks go to each place (position) that this rank owns.
 
-        Only places that this rank owns are counted. A count other than 1 is a gap or a repeat.
+        More or fewer than one is an error.
 
-        first: the first place of the window; counts: int64, how many rows have each place of the window; places: for
-        each rank, the places of the rows that it sent, less `first`.
+        Yield (first, counts, places) for each window, a range of places that is exchanged at a time. first: the first
+        place of the window; counts: int64, how many rows go to each place of the window; places: for each rank, the
+        places of the rows that it sent, less `first`.
         """
         nothing = Column(torch.uint8, (0,), lambda numbers: torch.empty((numbers.shape[0], 0), dtype=torch.uint8))
         for first, count, messages in self._windows(nothing):
@@ -104,7 +107,10 @@ class PlacedRows:
             yield first, torch.bincount(torch.cat(places), minlength=count), places
 
     def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Exchange the rows of `column`, and yield (first, count, messages) for each window.
+        """Send the rows of `column` to their owners, a window at a time; yield (first, count, messages) for each
+        window.
+
+        A window is a range of places, the positions of rows among all rows of an owner.
 
         first: the first place of the window; count: how many of its places this rank owns; messages: uint8, one from
         each rank. A message has the places of its rows, less `first`, as int32, and then the bytes of the rows.
@@ -123,14 +129,15 @@ class PlacedRows:
 
 
 def window(num_ranks: int, row_bytes: int) -> int:
-    """Return the length of a window: how many rows of `row_bytes` bytes a rank sends to each owner at a time."""
+    """Return how many rows of `row_bytes` bytes a rank sends to each owner at a time, the length of a window."""
     return max(max(SENT_BYTES // num_ranks, LEAST_BYTES) // row_bytes, 1)
 
 
 def _rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Return a tensor [count, *shape] from `messages`, each a list of places and then rows: a row goes to its place.
+    """Put the rows in `messages` together; return a tensor [count, *shape].
 
-    The messages together must have one row for each place from 0 to count - 1.
+    A message has the places of its rows, which are their indices in the result, and then the rows. All messages
+    together must have one row for each place from 0 to count - 1.
     """
     row_bytes = math.prod(shape) * dtype.itemsize
     table = torch.empty((count, row_bytes), dtype=torch.uint8)
@@ -150,7 +157,8 @@ def as_bytes(rows: Tensor) -> Tensor:
 def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> PlacedRows:
     """Return the PlacedRows of rows with the ids `ids`, int64 [n]: rank r owns the ids in [offsets[r], offsets[r + 1]).
 
-    The place of a row is its id less offsets[r]. Time O(n log n); memory: 16 bytes a row.
+    The place of a row, its position among the rows of its owner, is its id less offsets[r]. Time O(n log n); memory: 16
+    bytes a row.
     """
     places, order = ids.sort()
     bounds = torch.searchsorted(places, torch.tensor(offsets)).tolist()
@@ -160,10 +168,10 @@ def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> Placed
 
 
 def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequence[int]) -> tuple[PlacedRows, Tensor]:
-    """Give each edge of this rank an owner and a place, so that each owner gets its edges in the order of a CSC.
+    """Decide which rank owns each edge of this rank, and where: each owner gets its edges in the order of a CSC.
 
-    The owner of an edge owns its destination. The order is by destination, then by the rank that has the edge, then by
-    position on that rank.
+    The owner of an edge is the rank that owns its destination. The order is by destination, then by the rank that has
+    the edge, then by position on that rank.
 
     Time O(n log n); memory: 16 bytes an edge, and 8 for each node that this rank owns.
 
@@ -229,7 +237,7 @@ def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
 
 
 def _split(message: Tensor, row_bytes: int) -> tuple[Tensor, Tensor]:
-    """Split a message into (places, rows): int64 [n], and uint8 [n, row_bytes]."""
+    """Split a message of `_windows` into (places, rows): int64 [n], where the rows go, and uint8 [n, row_bytes]."""
     count = message.shape[0] // (_PLACE_BYTES + row_bytes)
     places = message[: _PLACE_BYTES * count].clone().view(torch.int32)  # a copy, since a view may not be aligned
     return places.long(), message[_PLACE_BYTES * count :].view(count, row_bytes)

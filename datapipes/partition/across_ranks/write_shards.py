@@ -44,7 +44,7 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
 
     Args:
         shard: the nodes and edges of this rank; types, names, dtypes and widths must be the same on all ranks.
-        path: as `check_root` returns it.
+        path: the folder to write, as `check_root` returns it.
     Returns:
         The report on the parts, the same on all ranks.
     Raises:
@@ -216,11 +216,12 @@ def _parts(
 def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], int]) -> Iterator[tuple[Path, list[int]]]:
     """Yield (folder, leaders): the hidden folder in which this rank writes its part, and a list of all ranks' leaders.
 
-    The leader is explained in the module. When the leader's with statement ends without an error, the folder gets the
-    name `path`. So `path` appears whole or not at all. The caller ensures that all ranks have written before that.
+    A rank's leader is the lowest rank that sees the same disk; it makes the folder. When the leader's with statement
+    ends without an error, the folder gets the name `path`. So `path` appears whole or not at all. The caller ensures
+    that all ranks have written before that.
 
     Args:
-        path: as `check_root` returns it.
+        path: the final folder, as `check_root` returns it.
         num_bytes: function (list of ranks) -> about how many bytes these ranks will write.
     Raises:
         FileNotFoundError: This rank does not see the folder that its leader has made.

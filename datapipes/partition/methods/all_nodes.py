@@ -40,7 +40,9 @@ class Combined(NamedTuple):
 
 
 class AllNodes:
-    """The nodes of all types of a graph in one numbering, with their weights. The module explains both.
+    """The nodes of all types of a graph in one numbering, and their weights.
+
+    Node v of a type has the number offsets[type] + v.
 
     Attributes:
         types: node types in sorted order; (None,) without types.
@@ -74,7 +76,10 @@ class AllNodes:
         return None if mask is None else mask.numpy()
 
     def training_bytes(self) -> list[NDArray[np.uint8] | None]:
-        """Return a list of the masks of all types for the C++ code: contiguous uint8 [n]; None if there is none."""
+        """Return a list of the masks of training nodes of all types, as the C++ code takes them.
+
+        A mask is contiguous uint8 [n]. The entry of a type without a mask is None.
+        """
         masks = [self.training(node_type) for node_type in self.types]
         return [None if mask is None else np.ascontiguousarray(mask).view(np.uint8) for mask in masks]
 
@@ -107,7 +112,7 @@ def node_weights(
 
 
 def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -> Combined:
-    """Return the three terms of the weight of a node, as the docstring of the module defines them.
+    """Return the three terms of a node's weight, chosen so that each measure has its share in the weight of all nodes.
 
     Args:
         shares: {measure: its share of the weight}; the measures are "nodes", "edges" and "train".

@@ -191,9 +191,9 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
 
     A node goes to the part that has most of its neighbors, less a penalty for the weight that the part has already.
     This is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes, and each pass starts from the parts of
-    the pass before. The last pass is one that moves fewer than one node in FEW. csrc/partition/fennel.h has all rules.
-    The rows of the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be larger
-    than memory; each pass reads the whole graph.
+    the pass before. The last pass is one that moves fewer than 1 / FEW of the nodes. csrc/partition/fennel.h has all
+    rules. The rows of the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be
+    larger than memory; each pass reads the whole graph.
 
     The weight of a part is at most 1.03 times the mean, or at most the mean plus the weight of one node. Then
     `even_parts` balances each measure of the weight (nodes, in-edges, training nodes) by itself.
@@ -311,7 +311,8 @@ def cut_by_weight(
 ) -> tuple[NDArray[np.int64], int]:
     """Find where parts of equal weight begin among some successive nodes of a type; return (begins, weight).
 
-    The nodes may be only a share of the type's nodes; then each caller finds the parts that begin in its share.
+    The nodes need not be all nodes of the type: several ranks may each find the parts that begin among some of the
+    nodes.
 
     Args:
         weights: the weights of these nodes, in pieces; the first is the weight of node `first`.

@@ -155,7 +155,7 @@ def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, pro
 
 
 def as_metis_counts(weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Scale weights down to integers that METIS can add up: all nodes together then weigh up to MOST_WEIGHT."""
+    """Return `weights` scaled down to integers that METIS can add up: all nodes together weigh up to MOST_WEIGHT."""
     return weights // (UNITS // MOST_WEIGHT)
 
 
@@ -258,7 +258,7 @@ class Evened(NamedTuple):
     Attributes:
         before, after: {measure: excess}. The excess is what the largest part has above 1.1 times the mean, divided by
             the mean; 0 if there is no excess. For the measure "nodes", the largest excess over all node types.
-        cut_before, cut_after: number of edges whose ends are in two parts.
+        cut_before, cut_after: number of edges whose ends are in different parts.
     """
 
     before: dict[str, float]
@@ -268,7 +268,7 @@ class Evened(NamedTuple):
 
     @property
     def worst(self) -> float:
-        """The largest excess of any measure after the call."""
+        """How uneven the parts are after the call: the largest excess over 1.1 times the mean, of any measure."""
         return max(self.after.values())
 
 
@@ -300,7 +300,7 @@ def even_parts(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: in
 
 
 def even_at_last(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: int, evened: Evened) -> None:
-    """If `evened` says that the parts are still uneven, balance them once more.
+    """If `evened`, the result of `even_parts`, says that the parts are still uneven, balance them once more.
 
     This time the number of cut edges may grow by a third.
     """

@@ -95,7 +95,7 @@ def write_folder(
     arrays: Sequence[Array],
     progress: Callable[[int, int], None],
 ) -> dict[str, File]:
-    """Write arrays and header into the folder `name` of `root`; return {path within `root`: File}.
+    """Write arrays and header into the folder `name` of `root`; return {path within `root`: File}, sizes and hashes.
 
     Args:
         identity: what every header of the partition states.

@@ -57,7 +57,8 @@ class Identity:
     Attributes:
         num_parts: number of parts.
         fingerprint: digest of the whole graph.
-        partition_id, content_id: 16 hexadecimal digits each, see native_book.py.
+        partition_id: digest of fingerprint, number of parts, and the part of each node, 16 hexadecimal digits.
+        content_id: digest of fingerprint, `node_time_attr` and all attributes, 16 hexadecimal digits.
         num_nodes, num_edges: {type: how many nodes or edges the whole graph has}, sorted by type; without types, the
             type is None.
     Raises:
@@ -173,7 +174,12 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def read_manifest(where: str, root: str | Path) -> Manifest:
-    """Read partition.json in the folder `root`, and return the Manifest. Raises the errors of `opened_manifest`."""
+    """Read partition.json in the folder `root`, and return the Manifest.
+
+    Raises:
+        FileNotFoundError: `root` has no partition.json.
+        ValueError: partition.json is not valid.
+    """
     with opened_manifest(where, root) as manifest:
         return replace(manifest, folder=None)
 
@@ -313,9 +319,7 @@ def _other_hash(where: str, path: Path) -> ValueError:
 def valid_header(where: str, path: Path) -> AbstractContextManager[None]:
     """Return a context manager for code that reads the header `path`.
 
-    It turns errors of a corrupt header into ValueError.
-
-    The message names the file.
+    It turns every error of a corrupt header into a ValueError that names the file.
     """
     return arena.valid_header(where, path, REMEDY)
 

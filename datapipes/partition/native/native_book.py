@@ -46,12 +46,9 @@ def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
 
 
 def digest_of(where: str, fingerprint: Any) -> str | None:
-    """Return the digest of a graph.
+    """Return the digest of a graph. `fingerprint` is the graph, or its digest, which is returned as it is.
 
-    `fingerprint` is the graph, or its digest, or None; a digest and None are returned as is.
-
-    Raises:
-        TypeError: It is something else.
+    None gives None. TypeError if `fingerprint` is something else.
     """
     if fingerprint is None or isinstance(fingerprint, str):
         return fingerprint

@@ -75,7 +75,7 @@ def write_part(
     remote: Mapping[NodeType | None, tuple[Tensor, Tensor]],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, File]:
-    """Write the folder of a part within `root`; return {path within `root`: File}, the hashes for partition.json.
+    """Write the folder of a part within `root`; return {path within `root`: File}, sizes and hashes.
 
     Args:
         remote: the nodes of other parts that the part's edges come from, as `remote_sources` returns them.

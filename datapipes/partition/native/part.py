@@ -167,11 +167,12 @@ class Part:
     def of_stores(
         cls, graph_store: Any, feature_store: Any, *, time_attr: str | None = None, tell: Tell = alone
     ) -> Part:
-        """Return a Part made of a LocalGraphStore and a LocalFeatureStore; arrays already in its order are shared.
+        """Return a Part made of a LocalGraphStore and a LocalFeatureStore.
 
-        If both stores were made from one Part, and not changed since, the result is that Part, or a copy of it sorted
-        by `time_attr`. Otherwise edges may be in any order; in-edges of other parts' nodes are left out. All tensors
-        become attributes. Times of nodes, in "time" or `time_attr`, may have a row for each node of the whole graph.
+        Arrays that are in the order of a Part already are shared, not copied. If both stores were made from one Part,
+        and not changed since, the result is that Part, or a copy of it sorted by `time_attr`. Otherwise edges may be in
+        any order; in-edges of other parts' nodes are left out. All tensors become attributes. Times of nodes, in "time"
+        or `time_attr`, may have a row for each node of the whole graph.
 
         Args:
             time_attr: sort the in-edges of each node by this attribute, of sources or of edges: the `node_time_attr` or
@@ -220,7 +221,7 @@ class Part:
         return self._num_edges[self._edge_type(edge_type)]
 
     def node_ids(self, node_type: NodeType | None = None) -> Tensor:
-        """Return the part's own nodes of a type, int64, ascending; ValueError if there is no such type."""
+        """Return the ids of the part's own nodes of a type, int64, ascending; ValueError if there is no such type."""
         return self._arrays["node_ids", self._node_numbers[self._node_type(node_type)], ""]
 
     def node_attributes_of(self, node_type: NodeType | None = None) -> dict[str, Tensor]:
@@ -335,7 +336,8 @@ class Part:
             replace: draw with replacement.
             edge_ids: whether to return the ids of the edges; this may cost one more cache miss for each edge.
             num_threads: threads of the kernel; the draws do not depend on it.
-            streams: uint32 [n], the random stream of each node: equal nodes with other streams draw anew; by default 0.
+            streams: uint32 [n], the random stream of each id: a node repeated with another stream draws anew; by
+                default 0.
             times: int64 [n], the time of each node; only, and always, given for a `choice` that draws by time.
             choice: how in-edges are drawn, such as uniformly or by weights.
         Returns:

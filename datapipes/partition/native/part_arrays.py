@@ -144,7 +144,7 @@ def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
 def _array(
     arrays: Mapping[Place, Tensor], kind: str, number: int, dtype: torch.dtype | None, count: int | None
 ) -> Tensor:
-    """Return the array of a kind and type number, after a check; the name in `arrays` is "".
+    """Return the array of a `kind` and of the type with the index `number`, after a check.
 
     Raises:
         ValueError: It does not exist, or has another shape than [count], or another dtype; None allows any.

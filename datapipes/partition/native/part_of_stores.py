@@ -34,7 +34,7 @@ Read = tuple[Manifest, int, PartitionBook, dict[Place, Tensor]]  # the arguments
 
 
 def alone(facts: Any) -> list[Any]:
-    """Send nothing, and return a list of this part's value alone; the default of `tell` in Part.of_stores."""
+    """Send nothing, and return [facts]. The default of `tell` in Part.of_stores, which sends facts to all parts."""
     return [facts]
 
 
@@ -363,7 +363,10 @@ class _Stores:
             yield str(self.time_attr), part_edges.times
 
     def _edge_rows(self, group: Any, ids: Tensor | None) -> Tensor | None:
-        """Return the row of each edge, by its id, in the tensors of `group`, int64. None: the row of edge i is i."""
+        """Return the row of each edge in the tensors of `group`, int64; `ids` are the edges.
+
+        None: the row of edge i is i.
+        """
         global_ids = self.features.get_global_id(group)
         if ids is None or global_ids is None:
             where, call = ("graph", "put_edge_id") if ids is None else ("feature", "put_global_id")

@@ -41,9 +41,9 @@ def map_file(root: Path, kind: str, key: NodeType | EdgeType | None) -> Path:
 
 
 def offsets_of(counts: Mapping[Any, int]) -> dict[Any, int]:
-    """Return {type: offset}, the number of nodes or edges of the types before. PyG adds it to the ids of the type.
+    """Return {type: offset}: how many nodes or edges the types before it have, all together.
 
-    So in PyG's files the ids of all types are one sequence.
+    PyG adds the offset to the ids of a type, so that the ids of all types are one sequence.
     """
     return dict(zip(counts, itertools.accumulate(counts.values(), initial=0), strict=False))
 

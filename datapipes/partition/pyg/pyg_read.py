@@ -269,7 +269,7 @@ def _times(
 ) -> dict[str, Tensor]:
     """Return {name: times} from `fields`, the entry of a type in a file; {} if it has no times.
 
-    A feature that is called `name`, too, is refused, since one of the two would be lost. `count` times are needed.
+    There must be `count` times. A feature that is called `name`, too, is refused, since one of the two would be lost.
     """
     if fields.get(name) is None:
         return {}

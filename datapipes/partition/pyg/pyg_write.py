@@ -64,7 +64,8 @@ def write_pyg(
     Args:
         folder: exists, and holds nothing of this layout.
         node_time_attr: node attribute that holds times, written as `time`. The in-edges of a node are then ordered by
-            the time of their source. None: times are found as the module says.
+            the time of their source. None: as in PyG, the edge attribute "edge_time" or "time" has the times, or else
+            the node attribute "time".
         progress: called with (text that names the part, number of edges written so far, number of all edges).
     Raises:
         ValueError: The name of a type cannot be a file name. Or no node type has `node_time_attr`, or it holds no
@@ -297,9 +298,9 @@ def _plain(by_type: Mapping[Any, Any]) -> Any:
 
 
 def _refuse_times(domain: str, kind: Any, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
-    """Raise PygMisfit for times of the attribute `name` that PyG's layout cannot hold.
+    """Raise PygMisfit if PyG's layout cannot hold the times in the attribute `name`.
 
-    They do not fit int64, or their name in the files, `stored`, is the name of another attribute.
+    The times do not fit int64, or `stored`, their name in PyG's files, is the name of another attribute.
     """
     of_kind = of_type(kind)
     if name != stored and stored in attributes:

@@ -158,9 +158,9 @@ class _Plain:
 
 
 def _is_name(key: Any) -> bool:
-    """Return whether `key` is a text, or a tuple of texts.
+    """Return whether `key`, a key of a dict in a file, is a text or a tuple of texts.
 
-    Python hashes texts with a random secret, so a file cannot contain many keys of equal hash.
+    Python hashes these with a random secret, so a file cannot contain many keys of equal hash.
     """
     return isinstance(key, str) or (isinstance(key, tuple) and all(map(_is_name, key)))
 
@@ -192,7 +192,7 @@ def refuse(path: Path, found: str, allowed: str) -> NoReturn:
 def dict_in(
     path: Path, name: str, value: Any, needed: Set[str] = frozenset(), optional: Set[str] | None = None
 ) -> dict[Any, Any]:
-    """Check that `value` is a dict with all keys in `needed`, and return it; else raise the error of `refuse`.
+    """Check that `value` is a dict with all keys in `needed`, and return it; else raise ValueError.
 
     If `optional` is given, the dict may have no other keys than these and `needed`. `name` is what errors call the
     value.
@@ -210,7 +210,7 @@ def dict_in(
 
 
 def ids_in(path: Path, name: str, value: Any) -> Tensor:
-    """Check that `value` is a contiguous int64 tensor [n], and return it; else raise the error of `refuse`."""
+    """Check that `value` is a contiguous int64 tensor [n], and return it; else raise ValueError."""
     ids = _plain(path, name, value)
     if ids.dtype != torch.int64 or ids.ndim != 1 or not ids.is_contiguous():
         refuse(path, f"{dtype_name(ids.dtype)} {list(ids.shape)} for {name}", "int64 [n]")
@@ -218,7 +218,7 @@ def ids_in(path: Path, name: str, value: Any) -> Tensor:
 
 
 def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
-    """Check that `value` is a tensor [count, ...], and return it; else raise the error of `refuse`."""
+    """Check that `value` is a tensor [count, ...], and return it; else raise ValueError."""
     tensor = _plain(path, name, value)
     if tensor.ndim == 0 or tensor.shape[0] != count:
         refuse(path, f"a tensor {list(tensor.shape)} for {name}", f"one of {count} rows")
@@ -228,7 +228,7 @@ def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
 def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Tensor]:
     """Check that `value` is {name: tensor [count, ...]}, and return it without the entries that are None.
 
-    None is PyG's mark for no features. Raises the error of `refuse`.
+    None is PyG's mark for no features. ValueError if `value` is something else.
     """
     entries = dict_in(path, name, value)
     for key in entries:
@@ -241,7 +241,7 @@ def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Te
 def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tuple[int, int]:
     """Check that `value` is `expected`, (number of source nodes, number of destination nodes), and return it.
 
-    Raises the error of `refuse`.
+    ValueError if it differs.
     """
     is_pair = isinstance(value, (tuple, list)) and [type(number) for number in value] == [int, int]
     if not is_pair or tuple(value) != expected:
@@ -250,7 +250,7 @@ def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tup
 
 
 def refuse_others(path: Path, name: str, values: Tensor, count: int) -> None:
-    """Raise the error of `refuse` if a value of the tensor is outside [0, count)."""
+    """Raise ValueError if a value of the tensor is outside [0, count)."""
     if values.numel() == 0:
         return
     low, high = int(values.min()), int(values.max())

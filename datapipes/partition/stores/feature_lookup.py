@@ -21,10 +21,7 @@ _WHERE = "lookup_features"
 
 @runtime_checkable
 class FeatureClient(Protocol):
-    """The interface of the object by which a LocalFeatureStore gets rows that other parts own.
-
-    The user implements it.
-    """
+    """The interface by which a LocalFeatureStore gets rows that other parts own. PartitionClient implements it."""
 
     def fetch(self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str) -> Future[Tensor]:
         """Ask another part for rows of a feature; return a future at once.

@@ -127,7 +127,10 @@ def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str
 
 
 def owners_of(kind: str) -> property:
-    """Make a store's property for the part of each node or edge, as PyG has it; `kind` is "nodes" or "edges"."""
+    """Return a property for stores that has the part of each node or edge, such as PyG's `node_pb`.
+
+    `kind` is "nodes" or "edges".
+    """
 
     def read(store: StoreOfPart) -> Any:
         book: Any = store._books.get(kind)
@@ -175,7 +178,7 @@ class StoreOfPart:
         self._set(part.num_parts, part.part, part.book, meta_of(part.num_parts, num_nodes, part.edge_types))
 
     def _book(self, where: str, kind: str, name: str) -> PartitionBook:
-        """Return the PartitionBook that knows the owners of "nodes" or "edges", which is `kind`.
+        """Return the PartitionBook with the owners of nodes or edges; `kind` is "nodes" or "edges".
 
         `name` is the attribute by which a user sets the book, for the error.
 
@@ -263,9 +266,7 @@ class TensorStore(StoreOfPart):
     def get_tensor(self, *args: Any, convert_type: bool = False, **kwargs: Any) -> Any:
         """Return the tensor under a name (a TensorAttr or its fields).
 
-        If the name has an `index`, return only these rows.
-
-        The index has positions of rows, not global ids.
+        If the name has an `index`, return only these rows. The index has positions of rows, not global ids.
 
         Args:
             convert_type: return a NumPy array if the index is a NumPy array.

@@ -243,7 +243,7 @@ def begin_as_child() -> None:
 
 
 def end_if_clone(pid: int) -> None:
-    """End this process at once, without exit handlers, if it is a clone of the process `pid`: its pid is another.
+    """End this process at once, without exit handlers, if its pid is not `pid`: then it is a clone of that process.
 
     A clone is a copy that the user's code has made by os.fork(), and that returned into this package. A clone of a
     worker would go on as the worker, send the worker's minibatches, and take its tasks. In a thread of this package a

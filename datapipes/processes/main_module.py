@@ -171,7 +171,8 @@ def _is_guard(node: ast.AST) -> bool:
 def _runs_always(source: str, line: int) -> bool:
     """Return whether every import of the module runs the statement at `line`.
 
-    False: the statement is inside an `if`, `while` or `match`, or the top-level statement around it has a guard.
+    False: the statement is inside an `if`, `while` or `match`, or the top-level statement around it has a guard (a
+    comparison with __name__).
     """
     for statement in _tree(source).body:
         if statement.lineno <= line <= (statement.end_lineno or 0):

@@ -134,9 +134,7 @@ def attached(
 def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
     """Find the registered memory in which a tensor lies; return (memory, its Mapping).
 
-    None: other processes cannot map it.
-
-    Keep `memory` for as long as you use its descriptor.
+    None: other processes cannot map the memory. Keep `memory` for as long as you use its descriptor.
     """
     memory = memory_of_storage(tensor)
     if memory is not None:

@@ -200,7 +200,7 @@ class Ranks:
         return collected
 
     def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
-        """Return `choose`, such as `max`, of a list of each rank's `number`. Waits and raises as `vote` does."""
+        """Return `choose(numbers)`, such as the `max` of every rank's `number`. Waits and raises as `vote` does."""
         return choose(self.collected(number))
 
     def go_on(self) -> None:
@@ -316,7 +316,7 @@ def first_told(topic: str, value: str) -> str | None:
 
 
 def noted() -> set[str]:
-    """Return the set of texts in which this process notes what it did for its process group. Callers add to the set.
+    """Return a set that belongs to the process group. Callers add texts to it that note what this process has done.
 
     It is dropped with the group. Without a group, each call returns a new set.
     """

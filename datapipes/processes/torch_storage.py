@@ -38,9 +38,8 @@ def storage_in(memory: _core.SharedMemory) -> torch.UntypedStorage:
 def memory_of_storage(tensor: Tensor) -> _core.SharedMemory | None:
     """Return the shared memory in which the storage of a tensor lies.
 
-    None: the storage is not in a memory of this package.
-
-    While the returned object exists, further calls return the same object. It has a descriptor of its own.
+    None: the storage is not in a memory of this package. While the returned object exists, further calls return the
+    same object. It has a descriptor of its own.
 
     Raises:
         OSError: This process may open no more descriptors.

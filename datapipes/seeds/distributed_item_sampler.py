@@ -126,9 +126,9 @@ class DistributedItemSampler(ItemSampler):
             )
 
     def _compare(self) -> str:
-        """Compare this sampler with those of the other ranks. Return why it was not compared.
+        """Compare this sampler with those of the other ranks, and raise ValueError if it differs.
 
-        "": it was, or it equals one that was.
+        Return a text that says why it was not compared. "": it was, or it is a copy of one that was.
 
         Samplers of different ranks are compared if the same line of the program builds them, called from the same
         lines. Only the first of each rank is compared, since a rank may build further samplers alone. A copy of a

@@ -137,7 +137,7 @@ class ItemSet(Hashed):
 
         Returns:
             If the set has one tensor, a row or rows of it. If the set has several, a tuple of these in the order of
-                `names`. (`take` returns a dict.)
+            `names`. (`take` returns a dict.)
         Raises:
             IndexError: A position is outside the items; ints and slices may count from the end.
         """

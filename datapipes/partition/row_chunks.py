@@ -133,7 +133,7 @@ class PartRows:
     def of_sources(self, values: Tensor) -> Iterator[Tensor]:
         """Yield, for each edge of the part, the row of its source in a node attribute `values` of the source type.
 
-        Raises the error of `indices`.
+        Raises ValueError as `indices` does.
         """
         return rows_at(values, (sources.long() for sources in self.indices()))
 

@@ -86,9 +86,8 @@ class Exchange(Ranks):
 
     @contextmanager
     def _carrying(self) -> Iterator[None]:
-        """Turn the RuntimeError of a collective in this with statement, which names no rank, into a RankError.
-
-        The RankError names the rank that has failed.
+        """Run a collective in this with statement: its RuntimeError, which names no rank, becomes a RankError that
+        names one.
         """
         try:
             yield

@@ -107,8 +107,7 @@ class PlacedRows:
             yield first, torch.bincount(torch.cat(places), minlength=count), places
 
     def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Send the rows of `column` to their owners, a window at a time; yield (first, count, messages) for each
-        window.
+        """Send the rows of `column` to their owners, a window at a time; yield (first, count, messages) for each.
 
         A window is a range of places, the positions of rows among all rows of an owner.
 

@@ -233,7 +233,7 @@ class _Stores:
         return of_nodes, bool(on_edges)
 
     def same(self) -> dict[str, Any]:
-        """Return {noun: value} of what must be equal in all parts, such as the number of parts.
+        """Return {noun: value} of the facts that must be equal in all parts, such as the number of parts.
 
         Error messages use the nouns.
         """

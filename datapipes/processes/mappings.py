@@ -123,9 +123,9 @@ def known(memory: Mapped) -> Mapped:
 def attached(
     mapped: Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> Tensor:
-    """Return a tensor over a mapping, from byte `offset` on. It must have one value or more.
+    """Return a tensor over a mapping, from byte `offset` on.
 
-    It keeps the mapping alive.
+    The tensor must have one value or more. It keeps the mapping alive.
     """
     count = _steps(shape, stride) + 1  # no more values: torch pickles the whole buffer
     return torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset).as_strided(shape, stride)

@@ -86,8 +86,9 @@ class Exchange(Ranks):
 
     @contextmanager
     def _carrying(self) -> Iterator[None]:
-        """Run a collective in this with statement: its RuntimeError, which names no rank, becomes a RankError that
-        names one.
+        """Turn the RuntimeError of a collective in this with statement into a RankError.
+
+        gloo's error names no rank; the RankError names one.
         """
         try:
             yield

@@ -128,7 +128,7 @@ class PlacedRows:
 
 
 def window(num_ranks: int, row_bytes: int) -> int:
-    """Return how many rows of `row_bytes` bytes a rank sends to each owner at a time, the length of a window."""
+    """Return the number of places in a window: how many rows of `row_bytes` bytes each owner receives at a time."""
     return max(max(SENT_BYTES // num_ranks, LEAST_BYTES) // row_bytes, 1)
 
 

@@ -195,8 +195,8 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
     rules. The rows of the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be
     larger than memory; each pass reads the whole graph.
 
-    The weight of a part is at most 1.03 times the mean, or at most the mean plus the weight of one node. Then
-    `even_parts` balances each measure of the weight (nodes, in-edges, training nodes) by itself.
+    The weight of a part is at most 1.03 times the mean, or the mean plus the weight of the heaviest node if that is
+    more. Then `even_parts` balances each measure of the weight (nodes, in-edges, training nodes) by itself.
 
     Time O(edges + nodes log num_parts) a pass. Memory: 5 bytes a node for up to 255 parts, else 8; one more if a mask
     of training nodes is not contiguous. After the passes: 1 or 2 bytes a node, and the memory of `even_parts`.

@@ -45,7 +45,7 @@ _MOST_TEXT = 10_000  # characters of each end of a text that goes to another pro
 
 
 class RankError(ValueError):
-    """One or more ranks have failed, so this rank has stopped, too.
+    """A call of several ranks has failed: one or more ranks have failed, and the others have stopped with them.
 
     Attributes:
         failed_ranks: {rank: how it failed}; {} if this rank is the one that failed.
@@ -234,7 +234,7 @@ class Ranks:
             self._add("ready", _FAILED)
 
     def _leave(self) -> None:
-        """Leave the call. Rank 0, which often has the store, first waits until the others know the outcome."""
+        """Leave the call. Rank 0, which often has the store, first waits until all living ranks know the outcome."""
         if self._store is None:
             return
         ends = time.monotonic() + min(_LEAVE_S, self.timeout_s)

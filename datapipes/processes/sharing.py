@@ -89,16 +89,16 @@ class Packed:
         self.memories = [known(_core.SharedMemory.attach(descriptor.detach())) for descriptor in state["descriptors"]]
 
     def unpack(self) -> Any:
-        """Make the object again in the worker, with its tensors over the mapped memory."""
+        """Make the object again, with its tensors over the mapped memory, and return it."""
         return _Unpickler(io.BytesIO(self.data), self.memories).load()
 
 
 class Together:
     """A list of tensors that goes to workers in one memory, however many and however small the tensors are.
 
-    An object with many tensors puts a Together into its `__getstate__`. In a worker, the unpickled state has a list of
-    the tensors in its place. After copy.copy, which pickles nothing, the state still has the Together; iterating over
-    it gives the tensors, too. Plain pickle stores the tensors by value.
+    An object with many tensors puts a Together into its `__getstate__`. When the object is unpickled, the state has a
+    list of the tensors in its place. After copy.copy, which pickles nothing, the state still has the Together;
+    iterating over it gives the tensors, too. Plain pickle stores the tensors by value.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:

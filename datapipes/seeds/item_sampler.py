@@ -1,7 +1,7 @@
 """ItemSampler: the stage at the start of a chain, which cuts an item set into minibatches.
 
 An epoch has one global order of the items (docs/semantics.md, section 2). It is cut into minibatches, so minibatch g is
-the same in every process. In a large set, the shuffled position of each item is computed by itself, so a process pays
+the same in every process. In a large set, the item at each shuffled position is computed by itself, so a process pays
 only for its own minibatches.
 """
 
@@ -36,7 +36,7 @@ class ItemSampler(SeedStage):
     Args:
         item_set: an ItemSet, not empty; or a HeteroItemSet with at least one item of each type.
         batch_size: items per minibatch, 1 or more; the last minibatch may be shorter.
-        shuffle: visit the items in a new random order each epoch, which depends only on seed and epoch.
+        shuffle: visit the items in a new random order each epoch, a permutation keyed by seed and epoch.
         drop_last: leave out the last minibatch if it is shorter.
         seed: int in [0, 2**64), the one source of all random choices in the chain. No global generator is read or
             changed.

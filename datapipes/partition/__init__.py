@@ -1,4 +1,4 @@
-"""Partitions: the owner of each node, the folders of a partition, and stores over one part."""
+"""Partitions: which part owns each node, the folders on disk that hold a partition, and stores over one part."""
 
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.methods.metis_parts import MetisError

@@ -1,6 +1,7 @@
-"""PartitionBook: the part that owns each node and, with an edge map (`with_edge_map`), each edge.
+"""PartitionBook: says which part owns each node and, with an edge map (`with_edge_map`), which part owns each edge.
 
-IdMap: the part of each id of one type, one value for each id. RangeMap: the same as contiguous ranges.
+It has one map for each type. An IdMap stores one value for each id, the part that owns the id. A RangeMap is for parts
+that own contiguous ranges of ids, and stores only where the ranges begin.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ _NAME = "PartitionBook"
 
 
 class PartitionBook:
-    """The part of each node by its global id; with an edge map, also the part of each edge by its edge id.
+    """Says which part owns each node, by global id; with an edge map, also which part owns each edge, by edge id.
 
     An edge belongs to the part of its destination, so a part has all in-edges of its nodes. Each type has ids of its
     own. In a graph without types the one type is None.
 
     Args:
         num_parts: number of parts, 1 to 32,768. A part may own nothing.
-        nodes: {node type: owners}; owners are an IdMap, or integers [num_nodes]: the part of each node id. Without
-            types, only the owners.
-        edges: {edge type: owners}, likewise for the edge ids; without types, only the owners. None: no edge map.
+        nodes: {node type: owners}; owners are an IdMap, or integers [num_nodes]: the part of each node id. In a graph
+            without types, pass the owners alone.
+        edges: the edge map: {edge type: owners}, as for nodes, with the part of each edge id; without types, the owners
+            alone. None: no edge map.
     Raises:
         TypeError, ValueError: A part is outside [0, num_parts), or an argument is not as described above.
     Attributes:
@@ -65,25 +67,25 @@ class PartitionBook:
 
     @property
     def node_types(self) -> tuple[NodeType | None, ...]:
-        """The node types, sorted; (None,) without types."""
+        """The node types, sorted; (None,) in a graph without types."""
         return tuple(self._nodes)
 
     @property
     def edge_types(self) -> tuple[EdgeType | None, ...]:
-        """The edge types of the edge map, sorted; () without one."""
+        """The types whose edges the book knows, sorted; () without an edge map, (None,) in a graph without types."""
         return tuple(self._edges or ())
 
     @property
     def has_edges(self) -> bool:
-        """Whether the book knows the part of each edge."""
+        """Whether the book has an edge map, so that it knows the part of each edge."""
         return self._edges is not None
 
     def nodes(self, node_type: NodeType | None = None) -> IdMap:
-        """Return the IdMap of the nodes of a type: node id -> part. ValueError if there is no such type."""
+        """Return the map from the node ids of a type to parts. ValueError if there is no such type."""
         return self._nodes[type_in(_NAME, "node", node_type, self._nodes)]
 
     def edges(self, edge_type: EdgeType | str | None = None) -> IdMap:
-        """Return the IdMap of the edges of a type: edge id -> part.
+        """Return the map from the edge ids of a type to parts.
 
         Raises:
             ValueError: There is no such type, or no edge map.
@@ -123,7 +125,7 @@ class PartitionBook:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling. The tensors of all maps are in one Together, so that workers share memory."""
+        """Return the state for pickling. All tensors are in one Together, so that a worker process maps one memory."""
         tensors = [owners.stored() for owners in [*self._nodes.values(), *(self._edges or {}).values()]]
         return {**self.__dict__, **self._over(repeat(None)), "tensors": Together(tensors)}
 
@@ -132,7 +134,10 @@ class PartitionBook:
         self.__dict__.update(self._over(iter(state["tensors"])))
 
     def _over(self, tensors: Iterator[Tensor | None]) -> dict[str, Any]:
-        """Return the attributes `_nodes` and `_edges` with copies of the maps; each copy keeps one of `tensors`."""
+        """Return the attributes `_nodes` and `_edges` with copies of the maps.
+
+        Each copy stores the next of `tensors`.
+        """
         nodes = {key: owners.over(next(tensors)) for key, owners in self._nodes.items()}
         edges = {key: owners.over(next(tensors)) for key, owners in (self._edges or {}).items()}
         return {"_nodes": nodes, "_edges": edges if self.has_edges else None}
@@ -156,7 +161,7 @@ IDS = 2**20  # edge ids checked at a time
 
 
 def with_edge_map(book: PartitionBook, graph: CSCGraph | HeteroCSCGraph) -> PartitionBook:
-    """Return a new book that also has the part of each edge, which is the part of the edge's destination.
+    """Return a copy of `book` with an edge map: the part of each edge, which is the part that owns its destination.
 
     Time O(num_edges); memory: one or two bytes an edge.
 
@@ -187,9 +192,9 @@ def _parts_of_edges(book: PartitionBook, relation: Relation, edge_type: EdgeType
 
 
 def wrong_edge_ids(relation: Relation, edge_type: EdgeType | None) -> str | None:
-    """Return a text that says which edge id is wrong. None: the edge ids are 0 to num_edges - 1, each once.
+    """Check that the edge ids of a relation are 0 to num_edges - 1, each once, as an edge map needs.
 
-    Memory: one byte an edge.
+    Return a text that says which edge id is wrong. None: no id is wrong. Memory: one byte an edge.
     """
     ids, count = relation.edge_ids, int(relation.indices.shape[0])
     if ids is None:
@@ -213,7 +218,7 @@ MOST_PARTS = 2**15  # so the largest id of a part, 2**15 - 1, fits int16
 
 
 class IdMap:
-    """The part of each id in [0, num_ids), stored as one value for each id.
+    """Which part owns each id in [0, num_ids), stored as one value for each id.
 
     Args:
         parts: [num_ids] of an integer dtype, the part of each id. Shared if it is contiguous and already has the dtype
@@ -247,25 +252,26 @@ class IdMap:
         return self._stored[ids.long()].long()
 
     def ids_of(self, part: int) -> Tensor:
-        """Return the ids of a part, int64, ascending. Time O(num_ids); O(ids of the part) in a RangeMap."""
+        """Return the ids that a part owns, int64, ascending. Time O(num_ids); in a RangeMap O(returned ids)."""
         return (self._stored == part).nonzero().flatten()
 
     def count_of(self, part: int) -> int:
-        """Return the number of ids of a part. Time O(num_ids); O(1) in a RangeMap."""
+        """Return how many ids a part owns. Time O(num_ids); O(1) in a RangeMap."""
         return int((self._stored == part).sum())
 
     def dense(self) -> Tensor:
-        """Return the part of every id, [num_ids], in `smallest_dtype(num_parts)`."""
+        """Return the part of every id, a tensor [num_ids] of the dtype `smallest_dtype(num_parts)`."""
         return self._stored
 
     def stored(self) -> Tensor:
-        """Return the tensor that the map keeps: the part of each id, or the offsets of a RangeMap."""
+        """Return the one tensor that the map stores: the part of each id, or in a RangeMap the offsets."""
         return self._stored
 
     def over(self, stored: Tensor | None) -> IdMap:
-        """Return a copy of the map that keeps `stored` instead of the map's own tensor.
+        """Return a copy of the map that stores `stored` instead of the map's own tensor.
 
-        `stored` must have the same values, which is not checked. None is a stand-in while the book is pickled.
+        `stored` has the same values, such as a copy in shared memory; this is not checked. None is a stand-in while the
+        book is pickled.
         """
         other = copy.copy(self)
         other.__dict__["_stored"] = stored
@@ -273,7 +279,7 @@ class IdMap:
 
 
 class RangeMap(IdMap):
-    """An IdMap of contiguous ranges: part p has the ids in [offsets[p], offsets[p + 1]).
+    """An IdMap for parts that own contiguous ranges: part p owns the ids in [offsets[p], offsets[p + 1]).
 
     Args:
         offsets: int64 [num_parts + 1], not descending. The first is 0, the last is num_ids.
@@ -290,26 +296,26 @@ class RangeMap(IdMap):
         self._stored = bounds
 
     def part_of(self, ids: Tensor) -> Tensor:
-        """See IdMap. Time O(n log num_parts)."""
+        """Return the part of each id, int64 [n], as in IdMap. Time O(n log num_parts)."""
         return torch.searchsorted(self._stored, ids.long(), right=True) - 1
 
     def ids_of(self, part: int) -> Tensor:
-        """See IdMap."""
+        """Return the ids that a part owns, int64, ascending."""
         return torch.arange(int(self._stored[part]), int(self._stored[part + 1]))
 
     def count_of(self, part: int) -> int:
-        """See IdMap."""
+        """Return how many ids a part owns. Time O(1)."""
         return int(self._stored[part + 1] - self._stored[part])
 
     def dense(self) -> Tensor:
-        """See IdMap; a new tensor."""
+        """Return the part of every id, [num_ids], as in IdMap; here it is a new tensor."""
         parts = torch.arange(self.num_parts).to(smallest_dtype(self.num_parts))
         # torch.repeat_interleave would make an int64 index for each id first
         return torch.from_numpy(np.repeat(parts.numpy(), self._stored.diff().numpy()))
 
 
 def limits_of(values: Tensor) -> tuple[int, int]:
-    """Return (smallest, largest) of `values`: integers of any dtype, at least one."""
+    """Return (smallest, largest) of the tensor `values`, which has one value or more of any integer dtype."""
     if values.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch has no min and max for these
         array = values.cpu().numpy()
         return int(array.min()), int(array.max())
@@ -317,7 +323,7 @@ def limits_of(values: Tensor) -> tuple[int, int]:
 
 
 def smallest_dtype(num_parts: int) -> torch.dtype:
-    """Return the smaller of uint8 and int16 that holds all numbers below `num_parts`.
+    """Return the dtype for ids of parts: uint8 for up to 256 parts, else int16.
 
     uint16 is never used: torch lacks most operations for it.
     """

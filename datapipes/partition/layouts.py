@@ -1,4 +1,4 @@
-"""layout_of: which layouts of a partition a folder holds."""
+"""layout_of: says which layouts of a partition, native or PyG's, a folder holds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ _FOLDERS = {
 
 
 def layout_of(root: str | Path) -> set[str]:
-    """Return which of "native" and "pyg" the folder `root` holds; an empty set for neither, or if `root` is no folder.
+    """Return the layouts that the folder `root` holds: a set of "native" and "pyg".
 
-    Only the header file of each layout is looked for. Other files are checked when they are opened.
+    The set is empty if `root` holds neither, or is no folder. Only the header file of each layout is looked for. Other
+    files are checked when they are opened.
     """
     return {name for name, header in _HEADERS.items() if (Path(root) / header).is_file()}
 
 
 def _not_of_a_partition(root: Path) -> str | None:
-    """Return the first entry of the folder `root` that no partition has, as a path within `root`. None: all fit.
+    """Return the first entry of the folder `root` that belongs to no partition, as a path within `root`.
 
-    Without a header file, no entry fits.
+    None: every entry may belong to a partition. If `root` has no header file of a partition, its first entry is
+    returned. The caller replaces a folder only if it holds nothing but a partition.
     """
     names = sorted(entry.name for entry in root.iterdir())
     if names and not set(names) & {*_HEADERS.values()}:

@@ -1,4 +1,4 @@
-"""PartToWrite: one part as its writers read it: the ids of its nodes, and the columns of its nodes and edges in pieces.
+"""PartToWrite: one part in the form that writers of partitions read: its node ids, and its columns in pieces.
 
 A part comes from a whole graph in this process (`part_of_graph`), or from the shards of many ranks
 (across_ranks/placed_graph.py). With shards, the values come from all ranks while they are read, so all ranks must read
@@ -26,7 +26,10 @@ _MOST = 2**31 - 1  # the largest int32
 
 
 class PartColumn(NamedTuple):
-    """An array of a part. Each call of `pieces` reads the values from the beginning, in order, a piece at a time."""
+    """One array of a part, such as an attribute, that is read in pieces.
+
+    Each call of `pieces` reads the values again from the beginning, in order.
+    """
 
     dtype: torch.dtype
     shape: Sequence[int]
@@ -39,7 +42,7 @@ class PartNodes(NamedTuple):
     Attributes:
         total: number of nodes of this type in all parts.
         ids: int64 [n], the ids of the nodes that the part owns, ascending.
-        attributes: {name: column [n, ...]}.
+        attributes: {name: PartColumn [n, ...]}.
     """
 
     total: int
@@ -48,7 +51,7 @@ class PartNodes(NamedTuple):
 
 
 class PartEdges(NamedTuple):
-    """The in-edges of the part's nodes along one edge type.
+    """The in-edges of the part's nodes along one edge type, as PartColumns.
 
     Attributes:
         total: number of edges of this type in all parts.
@@ -56,7 +59,7 @@ class PartEdges(NamedTuple):
         indices: [num_edges], the global id of each edge's source.
         edge_ids: int64 [num_edges].
         source_times: [num_edges], the time of each edge's source; None if nodes of the source type have no times.
-        attributes: {name: column [num_edges, ...]}.
+        attributes: {name: PartColumn [num_edges, ...]}.
     """
 
     total: int
@@ -68,7 +71,7 @@ class PartEdges(NamedTuple):
 
     @property
     def num_edges(self) -> int:
-        """The number of edges of the part."""
+        """How many edges the part has."""
         return self.indices.shape[0]
 
 
@@ -83,10 +86,10 @@ class PartToWrite(NamedTuple):
 def part_of_graph(
     graph: Graph, book: PartitionBook, part: int, times: Mapping[NodeType | None, Tensor] | None = None
 ) -> PartToWrite:
-    """Return a part of a graph. Only ids and offsets are read here; the rest is read when pieces are taken.
+    """Return the PartToWrite of a part of `graph`. Only ids and offsets are read here; values are read with the pieces.
 
     Args:
-        times: {node type: the time of each node}; relations from these types have source times.
+        times: {node type: the time of each node}; edges from these types are stored with the time of their source.
     Raises:
         ValueError: The book is of another graph, or `indptr` is corrupt. Other faults of the graph raise ValueError
             when pieces are taken.
@@ -131,14 +134,14 @@ def _edges(graph: Graph, edge_type: EdgeType | None, ids: Tensor, times: Tensor 
 def remote_sources(
     part: PartToWrite, see: Callable[[EdgeType | None, Tensor], None] = lambda edge_type, sources: None
 ) -> dict[NodeType | None, tuple[Tensor, Tensor]]:
-    """Return {source node type: (ids, counts)}: the nodes of other parts at the other end of the part's edges.
+    """Find the nodes of other parts that the part's edges come from; return {source node type: (ids, counts)}.
 
-    Every node type that is the source of an edge type has an entry. An entry counts the edges of all edge types with
-    this source type, parallel edges included. Memory: 4 bytes for each node of the type (8 for more than 2^31 - 1
-    edges), and 24 for each found node.
+    Every node type that is the source type of an edge type has an entry. Its counts include the edges of all edge types
+    with this source type; parallel edges are counted each. Memory: 4 bytes for each node of the type (8 for more than
+    2^31 - 1 edges), and 24 for each found node.
 
     Args:
-        see: called with (edge type, sources) for each piece of the part's edges.
+        see: called with (edge type, sources) for each piece of the part's edges; lets the caller count, too.
     Returns:
         ids: int64 [n], distinct, by descending count, then ascending id.
         counts: int64 [n], the number of edges of the part that come from the node.
@@ -161,9 +164,9 @@ def remote_sources(
 
 
 def by_count(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (ids, counts), int64 each, of the ids whose count is not 0, by descending count, then ascending id.
+    """Return (ids, counts), int64 each, of the ids with a count above 0, by descending count, then ascending id.
 
-    `counts` [num_ids] has the count of each id.
+    `counts` is [num_ids]: entry i is the count of id i.
     """
     ids = counts.nonzero().flatten()
     if counts.dtype == torch.int32 and counts.shape[0] <= _MOST + 1:
@@ -187,7 +190,7 @@ _TIME_DTYPES = {
 
 
 def are_times(values: Tensor) -> bool:
-    """Return whether `values` can be times: integers or floats [n].
+    """Return whether `values` can be times: a tensor [n] of integers or floats.
 
     Floats of less than 16 bits cannot be compared, so they are no times.
     """
@@ -195,7 +198,9 @@ def are_times(values: Tensor) -> bool:
 
 
 def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[NodeType | None, Tensor]:
-    """Return {node type: its attribute `node_time_attr`} for the types that have it; {} if `node_time_attr` is None.
+    """Check the node attribute that is to give times, and return {node type: its values} for the types that have it.
+
+    {}: `node_time_attr` is None.
 
     Raises:
         ValueError: No type has the attribute, or its values are not one time for each node.

@@ -1,4 +1,4 @@
-"""PartitionReport: the quality of a partition, counted edge by edge, and its cost; Cost measures time and memory."""
+"""PartitionReport: how good a partition is, counted edge by edge, and what it cost; Cost measures time and memory."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ _AGAIN = "Copy the partition again, or make it again."
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """The quality and cost of a partition. `str(report)` is a table; `to_json` and `from_json` are exact.
+    """How good a partition is, and what it cost to make. `str(report)` is a table; `to_json` and `from_json` are exact.
 
     Attributes:
         num_parts: number of parts, k.
-        nodes_by_type: {node type: number of nodes of each part}; the type is None in a graph without types.
-        training_nodes: number of training nodes of each part, all types; None if the graph does not say which nodes
-            are training nodes.
-        edges: number of edges of each part, all types. An edge belongs to the part of its destination.
-        halo_nodes: number, for each part, of the nodes of other parts that its edges come from, each counted once.
+        nodes_by_type: {node type: how many of its nodes each part has}; without types, the type is None.
+        training_nodes: for each part, how many training nodes of all types it has. None: the graph does not say which
+            nodes are training nodes.
+        edges: for each part, how many edges of all types it has. An edge belongs to the part of its destination.
+        halo_nodes: for each part, how many nodes of other parts its edges come from; each node is counted once.
         edges_by_type: {edge type: (number of edges, number of cut edges)}. An edge is cut if its ends are in two parts.
-        edge_matrix: k rows of k numbers; row i, column j has the number of edges from part j to part i. None with more
-            than 256 parts.
+        edge_matrix: k rows of k numbers; row i, column j has the number of edges from part j to part i. None: there are
+            more than 256 parts.
         left_out: texts that name the given data that no part holds.
         method: how the parts were made; "" if not known.
         seconds: {step: seconds}. The report stored in a partition lacks "write native", the step that stores it.
-        memory_bytes: the most private memory in use during these steps, that of METIS's process included, less the
-            memory before them; None if not known.
+        memory_bytes: the peak of the private memory during these steps, that of METIS's process included, less the
+            memory before them. None: not known.
     """
 
     num_parts: Annotated[int, whole(1)]
@@ -72,12 +72,12 @@ class PartitionReport:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The number of nodes of each part, all types together."""
+        """How many nodes each part has, all types together."""
         return tuple(map(sum, zip(*self.nodes_by_type.values(), strict=True))) or (0,) * self.num_parts
 
     @property
     def cut_edges(self) -> int:
-        """The number of edges whose ends are in two parts."""
+        """How many edges have their two ends in different parts."""
         return sum(cut for _, cut in self.edges_by_type.values())
 
     @property
@@ -87,9 +87,9 @@ class PartitionReport:
 
     @property
     def balance(self) -> dict[str, float]:
-        """For "nodes", "edges" and "training_nodes": the number in the largest part, divided by the mean; 1.0 is even.
+        """How even the parts are: {measure: the number in the largest part, divided by the mean}; 1.0 is even.
 
-        "training_nodes" is left out if no part has training nodes.
+        The measures are "nodes", "edges" and "training_nodes"; the last is left out if no part has training nodes.
         """
         balance = {"nodes": _balance(self.nodes), "edges": _balance(self.edges)}
         if self.training_nodes is not None and any(self.training_nodes):
@@ -98,12 +98,12 @@ class PartitionReport:
 
     @property
     def parts_without_training_nodes(self) -> tuple[int, ...]:
-        """The parts without training nodes; () if no part has any."""
+        """The ids of the parts that have no training nodes. (): each part has some, or no part has any."""
         counts = self.training_nodes or ()
         return tuple(part for part, count in enumerate(counts) if count == 0) if any(counts) else ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as plain values that JSON holds, with the totals and balances computed from them."""
+        """Return all fields as plain values for JSON, and with them the totals and balances, which are computed."""
         derived = {
             "num_nodes": sum(self.nodes),
             "num_edges": sum(self.edges),
@@ -118,7 +118,7 @@ class PartitionReport:
 
     @classmethod
     def from_json(cls, values: Any) -> PartitionReport:
-        """Return the report for which `to_json` returned `values`.
+        """Return the report that was stored: `values` is what its `to_json` returned, read from JSON.
 
         Raises:
             ValueError: `values` is something else. Whether the numbers contradict each other is not checked.
@@ -157,7 +157,7 @@ class PartitionReport:
 
 
 def measure(source: Source, book: PartitionBook, progress: Progress) -> PartitionReport:
-    """Return the report on the partition of `source` by `book`; every edge is read once.
+    """Count nodes and edges of the partition of `source` by `book`, and return the report. Every edge is read once.
 
     Time O(num_edges + num_parts * num_nodes). Memory: up to 3 bytes a node, 8 for each node of one part, and some MiB.
     The graph may be mapped.
@@ -212,7 +212,10 @@ def _balance(counts: Sequence[int]) -> float:
 
 
 def refuse_contradictions(where: str, report: PartitionReport) -> None:
-    """Raise ValueError if the numbers of a report contradict each other. Time O(num_parts^2) if it has a matrix."""
+    """Raise ValueError if the numbers of a report from a file contradict each other.
+
+    Time O(num_parts^2) if the report has an edge matrix.
+    """
     contradiction = _contradiction(report)
     if contradiction is not None:
         raise ValueError(f"{where}: the report contradicts itself: {contradiction}. {_AGAIN}")
@@ -246,7 +249,10 @@ def _contradiction(report: PartitionReport) -> str | None:
 def refuse_other_report(
     where: str, report: PartitionReport, num_parts: int, num_nodes: Mapping[Any, int], num_edges: Mapping[Any, int]
 ) -> None:
-    """Raise ValueError unless a report has these numbers of parts, and of nodes and edges of each type."""
+    """Raise ValueError unless a report has these numbers: of parts, and of nodes and edges of each type.
+
+    A report from a file is compared with the header of the partition here.
+    """
     of_report = (
         report.num_parts,
         {kind: sum(counts) for kind, counts in report.nodes_by_type.items()},
@@ -263,7 +269,7 @@ def refuse_other_report(
 def refuse_other_part(
     where: str, report: PartitionReport, part: int, num_nodes: Mapping[Any, int], num_edges: int
 ) -> None:
-    """Raise ValueError unless `part` has, in the report, these numbers of nodes of each type and of edges."""
+    """Raise ValueError unless `report` says that `part` has these numbers of nodes of each type and of all edges."""
     reported = {kind: counts[part] for kind, counts in report.nodes_by_type.items()}
     if reported != dict(num_nodes) or report.edges[part] != num_edges:
         raise ValueError(
@@ -276,7 +282,10 @@ def refuse_other_part(
 
 
 def joined(values: Sequence[object], most: int = 32) -> str:
-    """Return the values with commas between them: at most the first `most`, then the number of the others."""
+    """Return `values` as a text with commas between them.
+
+    After the first `most`, only the number of the others is given.
+    """
     rest = len(values) - most
     return ", ".join(map(str, values[:most])) + (f" and {rest} more" if rest > 0 else "")
 
@@ -285,12 +294,12 @@ def joined(values: Sequence[object], most: int = 32) -> str:
 
 
 class Cost:
-    """Measures the time and memory of steps; a context manager.
+    """Measures the time and memory of the steps of a run; a context manager, in which `step` marks each step.
 
     Attributes:
         seconds: {step: seconds}, of the steps that ended.
-        memory_bytes: {step: peak of this process's private memory, less its memory when the Cost was entered}. The
-            memory is sampled every 20 ms. The key "" has the peak between steps.
+        memory_bytes: {step: peak}: the peak of this process's private memory in the step, less its memory when the Cost
+            was entered. The memory is sampled every 20 ms. The key "" has the peak between steps.
     """
 
     def __init__(self) -> None:
@@ -311,7 +320,7 @@ class Cost:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure the body of a with statement as the step `name`. Bodies of the same name are one step."""
+        """Measure the body of a with statement as the step `name`. Several bodies of one name are added up."""
         begin, self._step = time.monotonic(), name
         yield
         self._count()
@@ -328,6 +337,9 @@ class Cost:
 
 
 def private_bytes(pid: int | str = "self") -> int:
-    """Return the private memory of a process in bytes: anonymous and shared pages, without pages of mapped files."""
+    """Return the private memory of a process in bytes: anonymous and shared pages, but no pages of mapped files.
+
+    `pid` is the process id, or "self".
+    """
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_PRIVATE))

@@ -31,9 +31,9 @@ _LAYOUTS = ("native", "pyg")
 class Partitioner:
     """Cut a graph into parts, and write them to a folder that servers and stores open.
 
-    A part owns nodes and has all their in-edges, with the ids of the whole graph, so the draws of a node are the same
-    from its part as from the whole graph. docs/partition.md is the guide; docs/decisions/012-partitions.md describes
-    the folder.
+    A part owns nodes and has all their in-edges, with the ids of the whole graph. So neighbors that a sampler draws for
+    a node are the same from its part as from the whole graph. docs/partition.md is the guide;
+    docs/decisions/012-partitions.md describes the folder.
 
     Args:
         data: CSCGraph, HeteroCSCGraph, a Dataset (its features become attributes, and its item sets of nodes become
@@ -48,14 +48,15 @@ class Partitioner:
         node_time_attr: name of a node attribute that holds times: each edge then has the time of its source, so that
             temporal sampling needs no other part. PyG's layout sorts the in-edges of a node by these times.
         rng_seed: the same seed gives the same parts, except with another version of METIS.
-        balance: {measure: share} in the weight that METIS and Fennel spread evenly. The measures are nodes, edges and
-            training nodes; the default is {"nodes": 1.0, "edges": 1.0, "train": 1.0}. A measure without a share, or
-            with 0, is ignored. Of each other measure, and of the nodes of each type, a part has at most 1.15 times the
-            mean, unless the cut would grow too much.
+        balance: {measure: share} in the weight of a node; METIS and Fennel spread the weight evenly over the parts. The
+            measures are nodes, edges and training nodes; the default is {"nodes": 1.0, "edges": 1.0, "train": 1.0}. A
+            measure without a share, or with 0, is ignored. A part has at most 1.15 times the mean of each other
+            measure, and of the nodes of each type, unless too many more edges would be cut.
         layouts: the layouts to write, "native" (memory-mapped, checked by hashes) and "pyg" (read by torch_geometric).
         edge_map: whether the native layout also has the part of each edge id, in one or two bytes an edge. A
-            DistFeatureStore needs this map to read edge features. None: if edges have attributes, and their ids fit an
-            edge map. The layout "pyg" needs the map: with "pyg" in `layouts` it is always written.
+            DistFeatureStore needs this map to read edge features. None: it is written if edges have attributes, and
+            edge ids are 0 to the number of edges - 1, each once. The layout "pyg" needs the map: with "pyg" in
+            `layouts` it is always written.
         progress: called with (name of the step, work done, total work), a few times a second; the total is 0 if it is
             not known. By default a terminal shows a bar.
     Raises:
@@ -97,8 +98,8 @@ class Partitioner:
     def generate_partition(self) -> PartitionReport:
         """Write the partition and return its report: cut, balance, halo nodes, seconds and memory.
 
-        The partition appears whole or not at all: an error, Ctrl-C or a kill leaves `root` as it was, or, at the very
-        end, with the whole new partition.
+        The partition appears whole or not at all: after an error, Ctrl-C or a kill, `root` is as it was before, or, at
+        the very end, is the whole new partition.
 
         Raises:
             ValueError: The graph is corrupt, or its edge ids do not fit an edge map.
@@ -140,9 +141,9 @@ class Partitioner:
         return dataclasses.replace(report, **_cost(cost, child_peak_bytes))
 
     def _has_edge_map(self, graph: Graph) -> tuple[bool, list[str]]:
-        """Return (whether to write an edge map, texts for the report's `left_out`).
+        """Decide whether to write an edge map; return (decision, texts for the report's `left_out`).
 
-        There is a text if only the edge ids prevent the map.
+        There is a text if a map would be written, but the edge ids do not fit one.
 
         Raises:
             ValueError: An edge map was asked for, and the edge ids do not fit one.
@@ -160,7 +161,7 @@ class Partitioner:
         return False, ["the part of each edge, since edge ids are not 0 to the number of edges - 1, each once"]
 
     def _num_bytes(self) -> int:
-        """Return about how many bytes the layouts take on the disk."""
+        """Return about how many bytes the layouts will take on the disk."""
         graph = self.source.graph
         relations = [graph.relation(edge_type) for edge_type in graph.edge_types]
         topology = sum(8 * relation.indptr.numel() + 16 * relation.indices.numel() for relation in relations)
@@ -184,7 +185,7 @@ def _check_layouts(layouts: Any) -> tuple[str, ...]:
 
 
 def _cost(cost: Cost, child_peak_bytes: int) -> dict[str, Any]:
-    """Return the fields `seconds` and `memory_bytes` of the report."""
+    """Return a dict of the report's fields `seconds` and `memory_bytes`, from `cost` and the peak of METIS's child."""
     memory = dict(cost.memory_bytes)
     memory["assign"] += child_peak_bytes  # METIS's process ran in this step
     return {"seconds": dict(cost.seconds), "memory_bytes": max(memory.values())}

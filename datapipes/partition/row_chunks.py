@@ -1,9 +1,9 @@
-"""The rows of one part within the whole graph, a piece at a time.
+"""PartRows: reads the edges and attributes of one part from the whole graph, a piece at a time.
 
 A part has its own nodes in ascending order of ids, each with its in-edges in their original order. So the positions of
-the part's edges in the whole relation ascend. All writers of a partition read rows through this module. No writer holds
-more than one piece, so the graph may be memory-mapped and larger than memory. All reads are checked: a corrupt graph
-raises ValueError.
+the part's edges among all edges of the type ascend. All writers of a partition read rows through this module. No writer
+holds more than one piece, so the graph may be memory-mapped and larger than memory. All reads are checked: a corrupt
+graph raises ValueError.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MOST_BYTES = 2**24  # of the values in a piece; a row of more bytes is a piece o
 
 
 class PartRows:
-    """The rows of a part in one relation.
+    """Reads the in-edges of a part's own nodes along one edge type from the whole graph. A row is one node's in-edges.
 
     Args:
         graph: the whole graph.
-        edge_type: the relation; None in a graph without types.
+        edge_type: the edge type; None in a graph without types.
         ids: int64 [num_rows], the part's own nodes of the destination type, ascending.
-        most_edges: the most positions, or rows, in a piece.
+        most_edges: how many edges, or rows, a piece has at most.
 
     Methods that read indptr raise ValueError if indptr descends, or points outside of the indices.
     """
@@ -46,11 +46,14 @@ class PartRows:
 
     @cached_property
     def num_edges(self) -> int:
-        """The number of edges of the part. It is computed on first use, in time O(num_rows)."""
+        """How many edges of this type the part has. Computed on first use, in time O(num_rows)."""
         return sum(int(counts.sum()) for _, counts in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (starts, counts) for some rows at a time: each row's first position, and its number of edges."""
+        """Yield (starts, counts), int64 each, for some rows at a time.
+
+        starts: where each row's edges begin in the whole graph; counts: how many edges each row has.
+        """
         indptr, all_edges = self._relation.indptr, int(self._relation.indices.shape[0])
         for ids in pieces(self.ids, self._most):
             starts, ends = indptr[ids], indptr[ids + 1]
@@ -65,7 +68,7 @@ class PartRows:
             yield starts, ends - starts
 
     def indptr(self) -> Iterator[Tensor]:
-        """Yield, in pieces, the offsets of the part's rows in the part's own edges: int64, num_rows + 1 in all."""
+        """Yield the indptr of the part's rows in pieces: int64, num_rows + 1 values in all, the first is 0."""
         yield torch.zeros(1, dtype=torch.int64)
         before = 0
         for _, counts in self._blocks():
@@ -74,19 +77,19 @@ class PartRows:
             before = int(offsets[-1])
 
     def positions(self) -> Iterator[Tensor]:
-        """Yield the positions of the part's edges in the whole relation, int64, ascending."""
+        """Yield the positions of the part's edges among all edges of the type in the whole graph, int64, ascending."""
         for starts, counts in self._blocks():
             before = starts - counts.cumsum(0) + counts
             for begin, positions in _repeated_by_piece(before, counts, self._most):
                 yield positions.add_(torch.arange(begin, begin + positions.shape[0]))
 
     def destinations(self) -> Iterator[Tensor]:
-        """Yield the global id of each edge's destination, int64."""
+        """Yield the global id of the destination of each edge of the part, int64."""
         for ids, (_, counts) in zip(pieces(self.ids, self._most), self._blocks(), strict=True):
             yield from (nodes for _, nodes in _repeated_by_piece(ids, counts, self._most))
 
     def indices(self) -> Iterator[Tensor]:
-        """Yield the source of each edge, in the dtype of the graph.
+        """Yield the global id of the source of each edge of the part, in the dtype of the graph's indices.
 
         Raises:
             ValueError: A source is no node of its type.
@@ -102,7 +105,7 @@ class PartRows:
             yield sources
 
     def edge_ids(self) -> Iterator[Tensor]:
-        """Yield the id of each edge, int64.
+        """Yield the edge id of each edge of the part, int64.
 
         Raises:
             ValueError: An id is negative.
@@ -121,21 +124,27 @@ class PartRows:
             yield edge_ids
 
     def of_edges(self, values: Tensor) -> Iterator[Tensor]:
-        """Yield the part's rows of an edge attribute; `values` has a row for each edge of the whole relation."""
+        """Yield the rows of an edge attribute for the part's edges.
+
+        `values` has a row for each edge of the whole graph.
+        """
         return rows_at(values, self.positions())
 
     def of_sources(self, values: Tensor) -> Iterator[Tensor]:
-        """Yield, for each edge, the row of its source in an attribute of the source type; raises as `indices` does."""
+        """Yield, for each edge of the part, the row of its source in a node attribute `values` of the source type.
+
+        Raises ValueError as `indices` does.
+        """
         return rows_at(values, (sources.long() for sources in self.indices()))
 
 
 def rows_of_nodes(values: Tensor, ids: Tensor) -> Iterator[Tensor]:
-    """Yield the rows of the nodes `ids` (int64) in a node attribute [num_nodes, ...], in pieces."""
+    """Yield the rows of the nodes `ids`, int64, of a node attribute `values`, [num_nodes, ...], in pieces."""
     return rows_at(values, pieces(ids, MOST_EDGES))
 
 
 def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Yield the rows of `values` at the indices in `places` (int64 tensors), in pieces of at most `MOST_BYTES`.
+    """Yield the rows of `values` at the indices in `places` (int64 tensors), in pieces of at most `MOST_BYTES` bytes.
 
     The pieces are contiguous, and in host memory.
     """
@@ -152,7 +161,10 @@ def rows_at(values: Tensor, places: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
-    """Raise ValueError if graph and book differ in the numbers of nodes of a type, or (with an edge map) of edges."""
+    """Raise ValueError unless `graph` and `book` have equal numbers of nodes of each type, and of edges.
+
+    Edges are only compared if the book has an edge map.
+    """
     nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     of_book = {node_type: book.nodes(node_type).num_ids for node_type in book.node_types}
     edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types if book.has_edges}
@@ -166,14 +178,14 @@ def refuse_other_book(graph: Graph, book: PartitionBook) -> None:
 
 
 def pieces(rows: Tensor, most: int) -> Iterator[Tensor]:
-    """Yield the rows of a tensor in pieces of up to `most`, none of them empty."""
+    """Yield the rows of a tensor, in pieces of up to `most` rows, none of them empty."""
     return (rows[begin : begin + most] for begin in range(0, rows.shape[0], most))
 
 
 def _repeated_by_piece(values: Tensor, counts: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
-    """Repeat each value as often as its count says, and yield the result in pieces of up to `most` values.
+    """Repeat each of `values` as often as its count says, and yield (begin, piece) for pieces of up to `most` values.
 
-    Each piece is a tuple (index of its first value in the whole result, values).
+    begin: the index of the piece's first value in the whole result.
     """
     ends = counts.cumsum(0)
     # A row may have more edges than a piece, so a piece may begin and end within a row.

@@ -1,12 +1,12 @@
-"""Source: one graph to be partitioned, with all attributes.
+"""Source: a graph that is to be partitioned, with all data for its parts as node and edge attributes.
 
 `source_of` makes a Source of any data that Partitioner takes: a graph with or without types, a Dataset, or PyG's Data
 or HeteroData. A Dataset is recognised by its attributes, since this folder may not import datasets/. PyG's classes are
 recognised by their names, so that torch_geometric is not imported for other data.
 
-The features, masks and labels of a Dataset become attributes. An item set of nodes becomes a mask, and the labels and
-times of all sets are one tensor each, with one row for each node. So neither the order of the items nor repeats are
-kept.
+The features, masks and labels of a Dataset become attributes. An item set of nodes becomes a mask. The labels of all
+item sets become one tensor with a row for each node, and so do the times. So neither the order of the items nor repeats
+are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Source:
 
     Attributes:
         graph: the graph, with all data for the parts as node and edge attributes.
-        training_nodes: {node type: bool [num_nodes]}, only of types whose training nodes are known.
+        training_nodes: {node type: bool [num_nodes]}, the masks of training nodes; types without such a mask are
+            missing.
         node_types, edge_types: the types in the order in which they were given. PyG's layout numbers all nodes and
             edges in this order.
         left_out: texts that name the given data that does not go into the parts.
@@ -54,18 +55,16 @@ class Source:
 
 
 def source_of(data: Any, *, where: str = "Partitioner") -> Source:
-    """Return the Source of `data`: the graph, with all data for its parts as attributes. Arrays are shared if possible.
+    """Convert `data` to a Source: a graph with all data for its parts as attributes. Arrays are shared if possible.
 
     Args:
-        data: one of
-            CSCGraph, HeteroCSCGraph: as it is.
-            Dataset (an object with graph, features, train_set, validation_set, test_set): its graph. Features become
-            node and edge attributes. Row i of an edge feature belongs to edge id i, row i of an attribute to the
-            graph's edge at position i.
-            An item set of nodes becomes the node attribute "train_mask", "val_mask" or "test_mask", bool. Labels
+        data: a graph, PyG's Data or HeteroData, or a Dataset. A CSCGraph or HeteroCSCGraph is taken as it is. PyG's
+            Data or HeteroData becomes the graph of `from_pyg`. A Dataset (an object with graph, features, train_set,
+            validation_set, test_set) becomes its graph with further attributes. Its features become node and edge
+            attributes; row i of an edge feature belongs to edge id i, and goes to the position of this edge in the
+            graph. An item set of nodes becomes the bool node attribute "train_mask", "val_mask" or "test_mask". Labels
             become "y"; a node without a label gets -1 (int64) or nan (floats). Timestamps become "seed_time" in the
             same way. The order of items, and repeats, are lost.
-            PyG Data or HeteroData: the graph of `from_pyg`.
         where: the caller, named in errors.
     Returns:
         A Source. Its `training_nodes` are the node attributes "train_mask" that are bool [num_nodes]. Its `left_out`
@@ -77,7 +76,7 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
             has the name of an attribute with other values; items of one node have different labels.
         IndexError: An item is no node of the graph.
     Cost: time O(nodes + items). A TensorFeature is viewed, so a mapped one stays mapped. Features of other classes are
-        read into memory, in pieces. So are edge features whose rows are not in the order of the graph's edges.
+    read into memory, in pieces. So are edge features whose rows are not in the order of the graph's edges.
     """
     left_out: tuple[str, ...] = ()
     pyg_class = _pyg_class(data)
@@ -101,7 +100,10 @@ def source_of(data: Any, *, where: str = "Partitioner") -> Source:
 
 
 def _pyg_class(data: Any) -> str | None:
-    """Return "Data" or "HeteroData" if `data` is of this class of PyG, or of a derived class; else None."""
+    """Return "Data" or "HeteroData" if `data` is of this class of PyG, or of a class derived from it.
+
+    None: it is of neither.
+    """
     for base in type(data).__mro__:
         if base.__module__.startswith("torch_geometric.data.") and base.__name__ in ("Data", "HeteroData"):
             return base.__name__
@@ -115,12 +117,15 @@ def _is_dataset(data: Any) -> bool:
 
 
 def _in_order(first: Any, types: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `types` in the order of `first`, the types of the HeteroData. Types that only edges name come last."""
+    """Return `types`, those of a graph, in the order in which PyG's HeteroData lists them, `first`.
+
+    Types that `first` lacks come last: node types that only edge types name.
+    """
     return tuple(dict.fromkeys((*(name for name in first if name in types), *types)))
 
 
 def _not_taken(data: Any) -> tuple[str, ...]:
-    """Return texts that name the entries of a Data or HeteroData that `from_pyg` does not take."""
+    """Return texts that name the entries of PyG's Data or HeteroData that `from_pyg` leaves out of the graph."""
     words = []
     for store in data.stores:
         named = [name for attrs in ("node_attrs", "edge_attrs") for name in getattr(store, attrs, list)()]
@@ -132,7 +137,7 @@ def _not_taken(data: Any) -> tuple[str, ...]:
 
 
 def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | None, Tensor], list[str]]:
-    """Return ({node type: mask of its training nodes}, texts on masks that cannot be used)."""
+    """Return (masks, texts): {node type: mask of its training nodes}, and texts on masks that cannot be used."""
     masks: dict[NodeType | None, Tensor] = {}
     refused = []
     for kind in graph.node_types:
@@ -150,9 +155,9 @@ def _training_nodes(graph: CSCGraph | HeteroCSCGraph) -> tuple[dict[NodeType | N
 
 
 def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, tuple[str, ...]]:
-    """Return (graph, left_out) of a Dataset. See `source_of`.
+    """Return (graph, left_out) for a Dataset, as `source_of` describes.
 
-    `graph` has the features and item sets as attributes; `left_out` has texts that name the data which was left out.
+    graph: has the features and item sets as attributes. left_out: texts that name the data that was left out.
     """
     graph = data.graph
     nodes = {kind: dict(graph.node_attributes_of(kind)) for kind in graph.node_types}
@@ -184,9 +189,9 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
 
 
 def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature: Feature) -> Tensor:
-    """Return the rows of a feature as an attribute of the graph.
+    """Return the rows of a feature in the order of the graph's nodes or edges, as an attribute has them.
 
-    A feature of edges has its rows by edge id; the attribute has them in the order of the graph's edges.
+    A feature of edges has its rows by edge id. `text` names the feature in errors.
     """
     if isinstance(feature, SparseFeature):
         raise TypeError(
@@ -206,14 +211,18 @@ def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature:
 
 
 def counts_up(ids: Tensor) -> bool:
-    """Return whether the ids are 0, 1, 2 ...; reads them in pieces."""
+    """Return whether `ids` are 0, 1, 2, ... in this order. They are read in pieces."""
     return all(
         bool(torch.equal(piece, torch.arange(begin, begin + piece.shape[0]))) for begin, piece in _pieces(ids, 8)
     )
 
 
 def _read(where: str, text: str, feature: Feature, ids: Tensor) -> Tensor:
-    """Return the rows at `ids` as a new tensor, read in pieces."""
+    """Read the rows of a feature at `ids`, in pieces, into a new tensor.
+
+    Raises:
+        MemoryError: The tensor exceeds the memory that is left.
+    """
     row_bytes = math.prod(feature.shape) * torch.empty(0, dtype=feature.dtype).element_size()
     check_memory(where, text, int(ids.shape[0]) * row_bytes, "Its rows must fit into memory.")
     rows = torch.empty((ids.shape[0], *feature.shape), dtype=feature.dtype)
@@ -223,7 +232,7 @@ def _read(where: str, text: str, feature: Feature, ids: Tensor) -> Tensor:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors hold the same bits. A tensor is not read to compare it with itself."""
+    """Return whether two tensors have the same dtype, shape and bits. Two views of the same memory are not read."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     is_same = (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride())
@@ -239,13 +248,13 @@ def _pieces(rows: Tensor, row_bytes: int) -> Iterator[tuple[int, Tensor]]:
 def attributes_of_items(
     where: str, item_sets: Mapping[str, Any], num_nodes: Mapping[Any, int], attributes: dict[Any, dict[str, Tensor]]
 ) -> list[str]:
-    """Add the item sets of a Dataset to the attributes of its nodes; return texts on items left out.
+    """Turn the item sets of a Dataset into node attributes (masks, labels, times); return texts on items left out.
 
     Args:
         item_sets: {name: items}, with the names "train_set", "validation_set" and "test_set".
         num_nodes: {node type: number of nodes}.
-        attributes: {node type: {name: rows}}, changed in place. Attributes of these names that are already there must
-            agree with the items.
+        attributes: {node type: {name: rows}}, to which the new attributes are added. One that exists already must agree
+            with the items.
     """
     left_out: list[str] = []
     of_nodes: dict[str, dict[Any, ItemSet]] = {}
@@ -269,7 +278,7 @@ def attributes_of_items(
 
 
 class _Items:
-    """Turns the items of one node type into attributes of its nodes."""
+    """Turns the items of one node type into node attributes: `add` puts masks, labels and times into `attributes`."""
 
     def __init__(
         self, where: str, kind: Any, num_nodes: int, attributes: dict[str, Tensor], left_out: list[str]
@@ -279,7 +288,10 @@ class _Items:
         self.of = of_type(kind)
 
     def add(self, of_nodes: dict[str, dict[Any, ItemSet]]) -> None:
-        """Add the mask of each set, then the labels and times of all sets; `of_nodes` is {set name: {type: items}}."""
+        """Add a mask for each item set, then the labels and the times of all item sets.
+
+        `of_nodes` is {name of the item set: {node type: items}}.
+        """
         values: dict[str, list[tuple[str, Tensor, Tensor]]] = {name: [] for name in _VALUES}
         for name, sets in of_nodes.items():
             fields: dict[str, Tensor] = {"seeds": torch.empty(0, dtype=torch.int64)}
@@ -304,7 +316,11 @@ class _Items:
                 self._add(field, _VALUES[field], *self._joined(field, of_sets))
 
     def _joined(self, field: str, of_sets: list[tuple[str, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Return (rows, has_value): a row for each node, and bool [num_nodes], whether an item gave the node's row."""
+        """Join the values that several item sets have in `field`, such as labels; return (rows, has_value).
+
+        rows: a row for each node. has_value: bool [num_nodes], whether an item gives the node's row. `of_sets` has a
+        tuple (name of the item set, node ids, rows) for each item set.
+        """
         shapes = {name: tuple(rows.shape[1:]) for name, _, rows in of_sets}
         if len(set(shapes.values())) > 1:
             raise ValueError(
@@ -334,7 +350,13 @@ class _Items:
         return joined, has_value
 
     def _add(self, field: str, name: str, rows: Tensor, has_value: Tensor) -> None:
-        """Add the attribute `name`, unless it exists. The existing one must equal `rows` where `has_value` is True."""
+        """Add `rows` as the attribute `name`.
+
+        If the attribute exists, check that it equals `rows` where `has_value` is True.
+
+        Raises:
+            ValueError: It differs.
+        """
         attribute = self.attributes.setdefault(name, rows)
         if attribute is rows:
             return
@@ -352,7 +374,7 @@ def _kind(dtype: torch.dtype) -> str:
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors of one `_kind` differ in any value.
+    """Return whether two tensors differ in any value. Both are bool, or real, or complex.
 
     They are compared in both dtypes, since neither dtype may hold the values of both exactly.
     """
@@ -363,7 +385,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 
 def _first_difference(one: Tensor, other: Tensor) -> int | None:
-    """Return the first row in which two tensors of one dtype differ; nan equals nan."""
+    """Return the first row in which two tensors of one dtype differ; nan equals nan. None: they are equal."""
     differs = (one != other) & ~((one != one) & (other != other))
     rows = differs[:, None].flatten(1).any(dim=1).nonzero()
     return int(rows[0]) if rows.numel() > 0 else None

@@ -1,4 +1,4 @@
-"""Processes: how they are started, and how they share memory."""
+"""Processes: how worker processes are started, watched and ended, and how they share memory."""
 
 
 def __dir__() -> list[str]:

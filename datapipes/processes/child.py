@@ -1,9 +1,10 @@
 """A child process: how the parent starts, watches and ends it, and how the child begins and ends with its parent.
 
-multiprocessing reports the end of a process by a sentinel, one end of a pipe, and only when no process has the other
-end open any more. Children that the process has forked have that end open; under fork, so has a sibling that another
-thread starts at the same moment. So a pidfd is watched instead, which reports the end of one process alone. Linux has
-pidfds since 5.3; elsewhere the sentinel, the exit status and the state of the process are looked at in turn.
+multiprocessing reports the end of a process by a sentinel, one end of a pipe. It does so only when no process has the
+other end of the pipe open any more. But children that the process has forked have it open, too. Under fork, so has a
+sibling that another thread starts at the same moment. So a pidfd (a file descriptor of a process) is watched instead,
+which reports the end of one process alone. Linux has pidfds since 5.3; elsewhere the sentinel, the exit status and the
+state of the process are looked at in turn.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _C = TypeVar("_C", bound="ChildProcess")
 
 
 class Watch:
-    """Watches a process of multiprocessing that has been started; `close` closes its pidfd."""
+    """Tells whether a process that multiprocessing has started runs, has ended, and how. `close` closes its pidfd."""
 
     def __init__(self, process: Any) -> None:
         self._process = process
@@ -51,11 +52,11 @@ class Watch:
             self.close()
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended, also if its exit status was collected elsewhere."""
+        """Return whether the process has ended. This is known even if other code has collected its exit status."""
         return self.wait(0.0)
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the process to end; return whether it has."""
+        """Wait up to `timeout` seconds for the process to end; return whether it has ended."""
         if self._pidfd is not None:
             return bool(connection.wait([self._pidfd], timeout))
         ends = time.monotonic() + timeout
@@ -67,20 +68,23 @@ class Watch:
                 return False
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the process, which must have ended. None: other code has collected the exit code."""
+        """Return the exit code of the process, which must have ended.
+
+        None: other code has collected the exit status.
+        """
         if self._process.exitcode is None:
             self._sentinel_tells(COLLECT_S)  # a fork server collects its children itself, and then says how they ended
         code: int | None = self._process.exitcode
         return code
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process, unless it has ended."""
+        """Send the signal `number` to the process, unless it has ended."""
         with contextlib.suppress(OSError):  # it has just ended, or may not be sent signals
             if not self.has_ended():
                 os.kill(self._pid, number)
 
     def close(self) -> None:
-        """Close the descriptor; may be called twice."""
+        """Close the pidfd. May be called twice."""
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             os.close(pidfd)
@@ -90,7 +94,7 @@ class Watch:
 
 
 class ChildProcess:
-    """A process that was started here.
+    """A process that this process has started, such as a worker.
 
     Attributes:
         process: the Process of multiprocessing.
@@ -112,21 +116,24 @@ class ChildProcess:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the process will end without a signal, since it was told to end or has done its work."""
+        """Whether the process will end without a signal, because it was told to end or has done its work."""
         return True
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended, also if its exit status was collected elsewhere."""
+        """Return whether the process has ended, or was forgotten by `forget` or `leave`."""
         return self._forgotten or self.watch.has_ended()
 
     def leave(self) -> None:
-        """Regard the process as ended: after a fork it is the child of the parent, not of this process."""
+        """Regard the process as ended, without touching it.
+
+        Called after a fork, in the copy of this object in the new process.
+        """
         if not self._forgotten:
             self._forgotten = True
             self.process._popen.returncode = _UNKNOWN
 
     def forget(self) -> None:
-        """Close the pipe, wait up to `end_s` seconds for the process to end, and free what this object holds.
+        """Close the pipe, wait up to `end_s` seconds for the process to end, and free the Process object and the pidfd.
 
         A second call does nothing.
         """
@@ -150,9 +157,10 @@ def _leave_to_the_parent_after_a_fork() -> None:
 
 
 def _leave_to_the_parent() -> None:
-    """In a process that the user has forked: regard all children as ended, since they are the parent's.
+    """In a process that the user's code has forked from this one: regard all ChildProcesses as ended.
 
-    Then this package does not end them, and neither does multiprocessing's exit handler, which ends daemons.
+    They are children of the forked process's parent. So neither this package nor multiprocessing's exit handler, which
+    ends daemons, ends them.
     """
     for child in [*_existing]:
         child.leave()
@@ -165,10 +173,13 @@ def begin(
     start: Callable[[Connection], Any],
     child: Callable[[Any, Connection], _C],
 ) -> _C:
-    """Start a process that calls `main`, with a pipe between that process and this one; return what `child` makes.
+    """Start a process that calls `main`, with a pipe to this process; return the ChildProcess that `child` makes.
 
     Args:
-        start: function (that process's end of the pipe) -> the argument of `main`.
+        context: the context of multiprocessing.
+        name: the name of the new process.
+        main: function (argument) that the new process runs.
+        start: function (the new process's end of the pipe) -> the argument of `main`.
         child: function (the Process, this process's end of the pipe) -> the ChildProcess.
     """
     hold_standard_descriptors()
@@ -198,8 +209,9 @@ def begin(
 
 
 def end_all(children: Sequence[ChildProcess]) -> None:
-    """End all `children`: wait for those that end by themselves, send SIGTERM and then SIGKILL to those that still run,
-    and forget all of them.
+    """End all `children`. Wait for those that end by themselves; send SIGTERM, then SIGKILL, to those that still run.
+
+    At the end each child's pipe is closed and its object freed (`forget`).
     """
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         running = [child for child in children if not child.has_ended()]
@@ -218,8 +230,9 @@ def end_all(children: Sequence[ChildProcess]) -> None:
 
 
 def begin_as_child() -> None:
-    """Prepare this process, which has just started, as a child: ignore Ctrl-C, which the parent handles, and end with
-    the parent.
+    """Prepare this process, which has just started, as a child: it ignores Ctrl-C, and ends with its parent.
+
+    Ctrl-C is handled by the parent.
     """
     hold_standard_descriptors()  # the fork server may have none
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what ends
@@ -230,12 +243,12 @@ def begin_as_child() -> None:
 
 
 def end_if_clone(pid: int) -> None:
-    """End this process at once, without exit handlers, if it is a clone: a copy of the process `pid` that the user's
-    code has made by os.fork() and lets return into this package.
+    """End this process at once, without exit handlers, if its pid is not `pid`: then it is a clone of that process.
 
-    A clone of a worker would go on as the worker, send the worker's minibatches, and take its tasks. In a thread of
-    this package a clone has no caller to return to. Do not call this where a stage runs in the consumer's thread: a
-    clone then returns into the user's own code, and may go on.
+    A clone is a copy that the user's code has made by os.fork(), and that returned into this package. A clone of a
+    worker would go on as the worker, send the worker's minibatches, and take its tasks. In a thread of this package a
+    clone has no caller to return to. Do not call this where a stage runs in the consumer's thread: a clone then returns
+    into the user's own code, and may go on.
     """
     if os.getpid() == pid:
         return
@@ -249,7 +262,7 @@ def end_if_clone(pid: int) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process as soon as its parent has ended, whatever this process is doing."""
+    """Start a thread that ends this process as soon as its parent has ended, whatever this process is doing."""
     parent = parent_process()
     if parent is None or parent.pid is None:
         return

@@ -1,4 +1,4 @@
-"""Copies of tensors in memory that workers can map: made once, and found again as long as they are in use."""
+"""Copies of tensors in shared memory, which worker processes can map. An earlier copy is used again while it exists."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _copying = threading.Lock()
 
 
 def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
-    """Return (memory, begin) for each tensor: a shared memory that has its values from byte `begin` on.
+    """Copy tensors into shared memory; return (memory, begin) for each: `memory` has the values from byte `begin` on.
 
-    An earlier copy that is still in use is taken again if its values are still those of the tensor. They are compared,
-    since tensor._version does not count writes through NumPy or by a worker. The other tensors are copied together into
-    one new memory. If the earlier copies lie in more than `most` memories, all tensors are copied into the new memory.
+    An earlier copy that is still in use is taken again, if a comparison shows that it has the values of the tensor.
+    (tensor._version would not count writes through NumPy or by a worker.) The other tensors are copied together into
+    one new memory. If the earlier copies lie in more than `most` memories, all tensors are copied into the new one.
     """
     keys = [(tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) for tensor in tensors]
     by_key = dict(zip(keys, tensors, strict=True))
@@ -50,7 +50,7 @@ def copied(tensors: list[Tensor], most: int) -> list[tuple[Mapped, int]]:
 
 
 def copy_together(tensors: list[Tensor]) -> tuple[Mapped, list[int]]:
-    """Copy all tensors into one new shared memory; return (memory, the byte at which each tensor begins)."""
+    """Copy all tensors into one new shared memory; return (memory, list of the byte at which each tensor begins)."""
     begins, end = _begins_of([tensor.nbytes for tensor in tensors])
     memory = _new_memory(end)
     for tensor, begin in zip(tensors, begins, strict=True):
@@ -60,8 +60,9 @@ def copy_together(tensors: list[Tensor]) -> tuple[Mapped, list[int]]:
 
 
 def zeros_together(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    """Return a tensor of zeros for each shape and dtype, all in one new memory that workers can map. The memory lives
-    as long as one of the tensors; no tensor is copied on its way to workers.
+    """Return a tensor of zeros for each (shape, dtype) in `forms`, all in one new shared memory that workers can map.
+
+    The memory exists as long as one of the tensors. When a tensor is sent to a worker, it is not copied.
 
     Raises:
         MemoryError: Too little memory is left.
@@ -87,8 +88,9 @@ def _use_huge_pages(memory: Mapped) -> None:
 
 
 def _begins_of(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return (begins, end) for tensors of these sizes in one memory: the byte at which each tensor begins, and the byte
-    at which the last tensor ends.
+    """Lay out tensors of `sizes` bytes in one memory, and return (begins, end).
+
+    begins: the byte at which each tensor begins, aligned; end: the byte at which the last tensor ends.
     """
     begins, end = [], 0
     for size in sizes:
@@ -98,11 +100,11 @@ def _begins_of(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def values_in(memory: Mapped, tensor: Tensor, begin: int) -> Tensor:
-    """Return a contiguous tensor over a shared memory from byte `begin` on, with the dtype and shape of `tensor`."""
+    """Return a contiguous tensor over the shared memory, from byte `begin` on, with the dtype and shape of `tensor`."""
     return attached(memory, begin, tensor.dtype, tuple(tensor.shape), contiguous_stride(tensor))
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """Return the bits of `tensor` as integers, so that NaN equals NaN and -0.0 differs from 0.0."""
+    """Return the bits of `tensor` as integers. If these are compared, NaN equals NaN, and -0.0 differs from 0.0."""
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return real.view(INT_OF_BYTES[real.element_size()])

@@ -1,4 +1,4 @@
-"""Whether a process runs or is stopped, and how it ended; the answers for messages are texts."""
+"""Tells whether a process runs or is stopped, and how it ended, as texts for error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def how_it_ended(pid: int) -> str | None:
-    """Return how a child of this process ended, such as "it was killed by SIGKILL".
+    """Return how a child process of this process ended, as a text such as "it was killed by SIGKILL".
 
     None: the child runs, or the system does not tell. The exit status is not collected; others can still collect it.
     """
@@ -22,8 +22,9 @@ def how_it_ended(pid: int) -> str | None:
 
 
 def how_it_exited(code: int | None) -> str:
-    """Return an exit code as text. A code below 0 means that the signal -code ended the process. None means that the
-    exit status was collected elsewhere.
+    """Return an exit code as a text, such as "it exited with code 1".
+
+    A code below 0 means that the signal -code ended the process. None: the exit status was collected elsewhere.
     """
     if code is None:
         return "it ended; its exit status was collected elsewhere"
@@ -34,7 +35,7 @@ def how_it_exited(code: int | None) -> str:
 
 
 def runs(pid: int) -> bool:
-    """Return whether there is a process with this id that has not ended; a zombie has ended."""
+    """Return whether there is a process with this id that has not ended. A zombie has ended."""
     state = _state(pid)
     if state is not None:
         return state not in "ZX"
@@ -48,7 +49,10 @@ def runs(pid: int) -> bool:
 
 
 def why_it_stands_still(pid: int) -> str | None:
-    """Return a clause on the signal or the debugger that has stopped a process. None: the process is not stopped."""
+    """Return a clause that says what has stopped a process: a signal or a debugger.
+
+    None: the process is not stopped.
+    """
     ways = {
         "T": f"is stopped by a signal (SIGSTOP, Ctrl-Z); `kill -CONT {pid}` lets it go on",
         "t": "is stopped by a debugger",
@@ -57,7 +61,7 @@ def why_it_stands_still(pid: int) -> str | None:
 
 
 def _state(pid: int) -> str | None:
-    """Return the letter of a process's state in /proc; None if there is no such process or no /proc."""
+    """Return the letter of a process's state, such as "S", from /proc. None: there is no such process, or no /proc."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,8 +1,8 @@
-"""Refuse, when a loader is built, what worker processes would not find in the main module, or would run again.
+"""Checks on the program's main module when a loader is built: can worker processes import it, and what would they run?
 
-A process that is not forked imports the main module again, as __mp_main__. It does not find names that were typed into
-a notebook or at a prompt, or that are defined below `if __name__ == "__main__":`. It runs all other statements again.
-Doubtful cases are not refused; the workers then raise.
+A worker process that is not forked imports the main module again, as __mp_main__. It does not find names that were
+typed into a notebook or at a prompt, or that are defined below `if __name__ == "__main__":`. It runs all other
+statements again. Doubtful cases are not refused; the workers then raise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _Conditional = (ast.If, ast.While, ast.Match)
 
 
 def refuse_missing_main(where: str = "data_loader", remedy: str = REMEDY) -> None:
-    """Raise RuntimeError if workers would import the main module from a file that is not there, such as "<stdin>"."""
+    """Raise RuntimeError if workers would import the main module from a file that does not exist, such as "<stdin>".
+
+    `remedy` is the last advice in the error.
+    """
     path = _path()
     if path is not None and _module_name() is None and not os.path.exists(path):
         raise RuntimeError(
@@ -34,10 +37,10 @@ def refuse_missing_main(where: str = "data_loader", remedy: str = REMEDY) -> Non
 
 
 def refuse_hidden(user: str, name: str) -> None:
-    """Raise TypeError if workers will not find the class or function `name` of the main module.
+    """Raise TypeError if workers will not find `name`, a class or function of the main module.
 
     Args:
-        user: what the error calls the object that needs that class or function.
+        user: what the error calls the object that needs the class or function.
     """
     place = None
     if not _is_imported():
@@ -53,11 +56,12 @@ def refuse_hidden(user: str, name: str) -> None:
 def refuse_repetition(
     *, is_building: bool, where: str = "data_loader", what: str = "the loader", remedy: str = REMEDY
 ) -> None:
-    """Raise RuntimeError if workers, too, would run the statement of the main module that is running now.
+    """Raise RuntimeError if workers would run again the statement of the main module that is running now.
 
     Args:
-        is_building: whether a loader is being built. Then a guard (a comparison with __name__) anywhere in the module
-            suffices, since the epochs may begin below the guard.
+        is_building: whether a loader is being built, not iterated. Then a guard (a comparison with __name__) anywhere
+            in the module is enough, since the epochs may begin below the guard.
+        where, what, remedy: the caller, the object, and the last advice, for the error.
     """
     source = _source() if _is_imported() else ""
     line = _running_line()
@@ -79,7 +83,10 @@ def _main() -> Any:
 
 
 def _module_name() -> str | None:
-    """Return the module name by which workers import the main module, if it was run by `python -m`; else None."""
+    """Return the name by which workers import the main module if it was run by `python -m`.
+
+    None: it was run otherwise.
+    """
     name: str | None = getattr(getattr(_main(), "__spec__", None), "name", None)
     return name
 
@@ -90,13 +97,16 @@ def _path() -> str | None:
 
 
 def _is_imported() -> bool:
-    """Return whether workers import the main module; multiprocessing leaves out a package's __main__."""
+    """Return whether workers import the main module again. They do not import the __main__ of a package."""
     name = _module_name()
     return _path() is not None if name is None else name.rpartition(".")[2] != "__main__"
 
 
 def _running_line() -> int | None:
-    """Return the line of the main module that the main thread runs; None if it runs none, as at a prompt."""
+    """Return the line of the main module that the main thread is running.
+
+    None: it runs no line of it, as at a prompt.
+    """
     frame = _frame_of_main_thread()
     while frame is not None:
         code = frame.f_code
@@ -113,11 +123,11 @@ os.register_at_fork(before=_collection.acquire, after_in_parent=_collection.rele
 
 
 def _frame_of_main_thread() -> FrameType | None:
-    """Return what the main thread runs, without a garbage collection in between.
+    """Return the frame that the main thread is running. No garbage collection begins meanwhile.
 
     Python 3.10, and 3.11 before 3.11.9, hold a lock of the interpreter while they list the frames of other threads. A
-    collection that begins meanwhile may delete a tensor, for which torch releases the GIL. If the thread that takes the
-    GIL then needs the same lock, as every new thread does, it holds the GIL for ever
+    collection that begins then may delete a tensor, and torch releases the GIL for this. Another thread that takes the
+    GIL may need the same lock, as every new thread does. It then holds the GIL for ever
     (https://github.com/python/cpython/issues/106883).
     """
     if threading.current_thread() is threading.main_thread():
@@ -133,7 +143,7 @@ def _frame_of_main_thread() -> FrameType | None:
 
 
 def _source() -> str:
-    """Return the source of the main module; "" if it cannot be read."""
+    """Return the source text of the main module; "" if it cannot be read."""
     try:
         with open(_path() or "", encoding="utf-8") as file:
             return file.read()
@@ -153,13 +163,17 @@ def _tree(source: str) -> ast.Module:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """Return whether `node` compares __name__ with something."""
+    """Return whether the syntax node `node` compares __name__ with something."""
     compared = node.subject if isinstance(node, ast.Match) else node if isinstance(node, ast.Compare) else None
     return compared is not None and any(isinstance(e, ast.Name) and e.id == "__name__" for e in ast.walk(compared))
 
 
 def _runs_always(source: str, line: int) -> bool:
-    """Return whether importing the module runs the statement at `line`, whatever the conditions in the module are."""
+    """Return whether every import of the module runs the statement at `line`.
+
+    False: the statement is inside an `if`, `while` or `match`, or the top-level statement around it has a guard (a
+    comparison with __name__).
+    """
     for statement in _tree(source).body:
         if statement.lineno <= line <= (statement.end_lineno or 0):
             parts = list(ast.walk(statement))
@@ -170,7 +184,7 @@ def _runs_always(source: str, line: int) -> bool:
 
 
 def _lines_below_guard(source: str) -> dict[str, int]:
-    """Return {name: line} of the classes and functions that are defined below a guard and nowhere else."""
+    """Return {name: line} of the classes and functions that are defined only below `if __name__ == "__main__":`."""
     below: dict[str, int] = {}
     elsewhere: set[str] = set()
     for statement, is_guarded in _statements(_tree(source).body, False):
@@ -182,7 +196,10 @@ def _lines_below_guard(source: str) -> dict[str, int]:
 
 
 def _statements(body: list[ast.stmt], is_guarded: bool) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield (statement, whether it is below `if __name__ == "__main__":`) for all outside of functions and classes."""
+    """Yield (statement, is_guarded) for all statements outside of functions and classes.
+
+    is_guarded: whether the statement is below `if __name__ == "__main__":`.
+    """
     for statement in body:
         yield statement, is_guarded
         if isinstance(statement, ast.If):
@@ -194,14 +211,14 @@ def _statements(body: list[ast.stmt], is_guarded: bool) -> Iterator[tuple[ast.st
 
 
 def _is_for_main(test: ast.expr) -> bool:
-    """Return whether `test` is `__name__ == "__main__"`."""
+    """Return whether the expression `test` is `__name__ == "__main__"`."""
     values = [node.value for node in ast.walk(test) if isinstance(node, ast.Constant)]
     is_equation = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)
     return is_equation and _is_guard(test) and values == ["__main__"]
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds in its module; "*" stands for unknown names."""
+    """Yield the names that a statement outside of functions defines. "*" stands for names that are not known."""
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         yield statement.name
     elif isinstance(statement, (ast.Import, ast.ImportFrom)):

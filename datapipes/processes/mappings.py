@@ -1,6 +1,7 @@
-"""Mappings: memory of this process that other processes can map too, and the tensors that lie in it.
+"""Mappings: a register of the memory of this process that other processes can map, too, and of the tensors in it.
 
-Such memory is a memory-mapped file or a memfd. A mapping is remembered as long as something uses it.
+Such memory is a memory-mapped file or a memfd (anonymous memory with a file descriptor). A mapping stays registered as
+long as something uses it.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ _Address = tuple[int, int, int, int]  # identifies the content of a file: device
 
 @dataclass(frozen=True)
 class File:
-    """A mapped file: its path, and the identity it had when it was mapped."""
+    """A file that was memory-mapped: its path, and device, inode, size and time of change when it was mapped."""
 
     path: str
     identity: _Address
 
     def is_still_there(self) -> bool:
-        """Return whether the path leads to the file that was mapped."""
+        """Return whether the path still leads to the file that was mapped, unchanged."""
         try:
             return identity_of(os.stat(self.path)) == self.identity
         except OSError:
             return False
 
     def open(self) -> int:
-        """Return a descriptor of the file; raise ValueError if it has changed since it was mapped."""
+        """Open the file for reading, and return its descriptor. ValueError if it has changed since it was mapped."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         if identity_of(os.fstat(descriptor)) != self.identity:
             os.close(descriptor)
@@ -55,7 +56,10 @@ Mapped = Any  # memory that another process can map too: an mmap.mmap of a file,
 
 
 class Mapping:
-    """The address and size of a mapping in this process, and the file it maps (None for a SharedMemory)."""
+    """Where a mapping lies in this process: its address and size, and the file that it maps.
+
+    The mapping of a SharedMemory has the file None.
+    """
 
     def __init__(self, mapped: Mapped, file: File | None = None, offset: int = 0, address: int | None = None) -> None:
         # `address` is given if the tensors lie in another mapping of the same memory.
@@ -69,7 +73,10 @@ _mappings: weakref.WeakKeyDictionary[Mapped, Mapping] = weakref.WeakKeyDictionar
 
 
 def map_file(file: File) -> mmap.mmap:
-    """Map a file that another process has mapped; raise ValueError if it has changed since."""
+    """Memory-map a file that another process has mapped, and register the mapping.
+
+    ValueError if it has changed since.
+    """
     descriptor = file.open()
     try:
         # Copy-on-write: torch treats the memory as writable, and the file must not change.
@@ -81,17 +88,21 @@ def map_file(file: File) -> mmap.mmap:
 
 
 def remember(mapped: Mapped, mapping: Mapping) -> None:
-    """Register a mapping, so that `mapping_of` finds it for tensors in it. For a mapped file, ask for huge pages."""
+    """Register the mapping of `mapped`, so that `mapping_of` finds it for a tensor that lies in it.
+
+    If it maps a file, also ask the system for huge pages.
+    """
     _mappings[mapped] = mapping
     if mapping.file is not None:
         ask_for_huge_pages(mapped)
 
 
 def ask_for_huge_pages(mapped: mmap.mmap) -> None:
-    """Ask the system to read a mapped file into huge pages, if the file system has such pages. Nothing is read yet.
+    """Ask the system to use huge pages when parts of a mapped file are read. Nothing is read yet.
 
-    Later, an access to a page that is not in memory reads several MiB. So a file larger than half of the memory left is
-    skipped: with small pages, less of it is read.
+    It has an effect only on file systems with huge pages. There, each access to a page that is not in memory reads
+    several MiB. So nothing is asked for a file larger than half of the memory left: with small pages, less of the file
+    is read.
     """
     if LARGE <= len(mapped) <= _core.memory_left()[0] // 2:
         with contextlib.suppress(OSError):  # a kernel without huge pages
@@ -99,12 +110,12 @@ def ask_for_huge_pages(mapped: mmap.mmap) -> None:
 
 
 def is_remembered(mapped: Mapped) -> bool:
-    """Return whether a mapping has been registered."""
+    """Return whether the mapping `mapped` was registered by `remember`."""
     return mapped in _mappings
 
 
 def known(memory: Mapped) -> Mapped:
-    """Register a shared memory as a mapping, see `remember`, and return it."""
+    """Register a shared memory as a mapping, as `remember` does, and return it."""
     remember(memory, Mapping(memory))
     return memory
 
@@ -112,15 +123,18 @@ def known(memory: Mapped) -> Mapped:
 def attached(
     mapped: Mapped, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> Tensor:
-    """Return a tensor over a mapping from byte `offset` on, with one value or more. It keeps the mapping alive."""
+    """Return a tensor over a mapping, from byte `offset` on.
+
+    The tensor must have one value or more. It keeps the mapping alive.
+    """
     count = _steps(shape, stride) + 1  # no more values: torch pickles the whole buffer
     return torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset).as_strided(shape, stride)
 
 
 def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
-    """Return (memory, its Mapping) for the memory in which a tensor lies. None: other processes cannot map it.
+    """Find the registered memory in which a tensor lies; return (memory, its Mapping).
 
-    Keep `memory` for as long as you use its descriptor.
+    None: other processes cannot map the memory. Keep `memory` for as long as you use its descriptor.
     """
     memory = memory_of_storage(tensor)
     if memory is not None:
@@ -136,20 +150,20 @@ def mapping_of(tensor: Tensor) -> tuple[Mapped, Mapping] | None:
 
 
 def extent(tensor: Tensor) -> int:
-    """Return the number of bytes from the first value of a tensor to the end of its last."""
+    """Return how many bytes the values of a tensor span: from the begin of the first value to the end of the last."""
     return (_steps(tensor.shape, tensor.stride()) + 1) * tensor.element_size()
 
 
 def _steps(shape: Iterable[int], stride: Iterable[int]) -> int:
-    """Return the distance in memory from the first to the last value of a tensor, in values; 0 if it has one value."""
+    """Return how far apart the first and last value of a tensor lie, counted in values; 0 for a tensor of one value."""
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def contiguous_stride(tensor: Tensor) -> tuple[int, ...]:
-    """Return the stride that a contiguous tensor of this shape has."""
+    """Return the stride that a contiguous tensor of the shape of `tensor` has."""
     return torch.empty(tensor.shape, device="meta").stride()
 
 
 def identity_of(status: os.stat_result) -> _Address:
-    """Return the identity of a file's content: device, inode, size, time of change."""
+    """Return (device, inode, size, time of change) of a file, by which a change of its content is noticed."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

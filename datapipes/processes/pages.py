@@ -1,8 +1,8 @@
 """Pages: how much of the memory that workers read lies in huge pages, and how to get more of them.
 
 Sampling and gathers read at random addresses. With pages of 4 KiB, nearly every read misses the TLB as well as the
-cache. The sizes come from /proc/PID/smaps, which counts only pages that the process has touched. For memory that
-several processes map, the process with the most bytes is taken.
+cache. The sizes come from /proc/PID/smaps, which counts only pages that the process has touched. If several processes
+map a memory, the numbers of the process with the most bytes are reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HUGE_PAGES = ("AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:", *_RESERVED
 
 
 class Held(NamedTuple):
-    """How many bytes are in memory, and how many of these lie in huge pages."""
+    """How many bytes of some memory are in RAM, and how many of these bytes lie in huge pages."""
 
     num_bytes: int = 0
     huge: int = 0
@@ -37,15 +37,16 @@ class Held(NamedTuple):
 
     @property
     def is_enough(self) -> bool:
-        """Whether nearly all bytes are in huge pages, or so few bytes are in memory that it does not matter."""
+        """Whether no advice is needed: nearly all bytes are in huge pages, or there are few bytes."""
         return self.num_bytes < LARGE or self.huge >= _ENOUGH * self.num_bytes
 
 
 def of_shared(memories: Sequence[Mapped], files: Iterable[File], processes: Iterable[int], root: str = "/") -> str:
-    """Return a sentence on the huge pages of the memories and files that worker processes map.
+    """Return a sentence on how much of the memory that worker processes share lies in huge pages, with advice for more.
 
     Args:
-        processes: the pids of the processes that map the memories and files.
+        memories, files: the shared memories and mapped files.
+        processes: the pids of the processes that map them.
         root: the folder that contains proc and sys.
     """
     maps = [_held_by_inode(Path(root, "proc", str(process), "smaps")) for process in processes]
@@ -66,7 +67,10 @@ def of_shared(memories: Sequence[Mapped], files: Iterable[File], processes: Iter
 
 
 def of_private(root: str = "/") -> str:
-    """Return a sentence on the huge pages of this process's memory, which its threads and forked workers read."""
+    """Return a sentence on how much of this process's own memory lies in huge pages.
+
+    Threads and forked workers read it.
+    """
     counts = re.findall(
         r"^(Anonymous|AnonHugePages): +(\d+)", _read(Path(root, "proc/self/smaps_rollup")), re.MULTILINE
     )
@@ -78,7 +82,7 @@ def of_private(root: str = "/") -> str:
 
 
 def of_coming(root: str = "/") -> str:
-    """Return a sentence on whether shared memory, which is not made yet, will get huge pages."""
+    """Return a sentence on whether shared memory will get huge pages, before it is made."""
     if free := _free(root):
         return f"{_TITLE}shared memory, once it is made; {free / 2**20:.0f} MiB of reserved pages are free"
     if _can_collapse() or _setting("shmem_enabled", root) not in ("", "never", "deny"):
@@ -87,7 +91,7 @@ def of_coming(root: str = "/") -> str:
 
 
 def _more(held: Held, root: str) -> str:
-    """Return a clause that says how to get huge pages for shared memory."""
+    """Return a clause of advice: how to get (more) huge pages for shared memory that is now as `held` says."""
     pages = -(-held.num_bytes // _HUGE) or "N"
     ways = [f"sysctl vm.nr_hugepages={pages} before the program starts"]
     if (setting := _setting("shmem_enabled", root)) in ("never", "deny"):
@@ -96,7 +100,10 @@ def _more(held: Held, root: str) -> str:
 
 
 def _held_by_inode(smaps: Path) -> dict[int, Held]:
-    """Return {inode: Held of this file or memory in one process}; {} if `smaps`, a file in /proc, cannot be read."""
+    """Return {inode: Held} of the files and shared memories that one process maps; `smaps` is its file in /proc.
+
+    {}: the file cannot be read.
+    """
     by_inode: dict[int, Held] = {}
     inode = 0
     try:
@@ -115,13 +122,16 @@ def _held_by_inode(smaps: Path) -> dict[int, Held]:
 
 
 def _setting(name: str, root: str) -> str:
-    """Return the chosen value of a kernel setting, which its file shows in brackets; "" if there is no such file."""
+    """Return the value of a kernel setting on huge pages: of the values in its file, the one in brackets.
+
+    "": there is no file.
+    """
     chosen = re.search(r"\[(\w+)\]", _read(Path(root, _SETTINGS, name)))
     return chosen[1] if chosen else ""
 
 
 def _free(root: str) -> int:
-    """Return how many bytes of reserved huge pages are free."""
+    """Return how many bytes of huge pages are reserved by the administrator and still free."""
     free, promised = (int(_read(Path(root, _RESERVED, f"{name}_hugepages")) or 0) for name in ("free", "resv"))
     return max(free - promised, 0) * _HUGE
 
@@ -134,7 +144,7 @@ def _read(path: Path) -> str:
 
 
 def _can_collapse() -> bool:
-    """Return whether this kernel moves memory into huge pages when asked, whatever its settings."""
+    """Return whether this kernel has MADV_COLLAPSE, which moves memory into huge pages whatever the settings are."""
     with mmap.mmap(-1, mmap.PAGESIZE) as memory:
         try:
             memory.madvise(_COLLAPSE, 0, 0)  # of 0 bytes: tells only whether the kernel knows the advice

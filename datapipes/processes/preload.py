@@ -1,4 +1,4 @@
-"""Imported last by the fork server, from which worker processes are forked.
+"""Imported by multiprocessing's fork server after all other modules. Worker processes are forked from this server.
 
 The server starts with SIGINT blocked, since Ctrl-C would end it while it imports. After this import it ignores SIGINT
 by itself. So unblock SIGINT here, or every process forked from the server inherits the block.

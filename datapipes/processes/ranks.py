@@ -1,6 +1,6 @@
 """Ranks of torch.distributed that make a call together, so that the call succeeds on all of them or on none.
 
-They share the store of torch.distributed. Each rank has a thread that counts up a number in the store, the rank's
+They share torch.distributed's key-value store. Each rank has a thread that counts up a number in the store, the rank's
 heartbeat. A rank votes when its work is done, and a vote is over when all ranks have voted. A rank that works or waits
 watches the heartbeat of the next rank: if the number stays the same for `timeout_s`, that rank is taken for dead. A
 rank that fails writes its reason into the store and makes the votes invalid, so the others stop and report the reason.
@@ -45,7 +45,7 @@ _MOST_TEXT = 10_000  # characters of each end of a text that goes to another pro
 
 
 class RankError(ValueError):
-    """Ranks have failed, and the other ranks have stopped with them.
+    """A call of several ranks has failed: one or more ranks have failed, and the others have stopped with them.
 
     Attributes:
         failed_ranks: {rank: how it failed}; {} if this rank is the one that failed.
@@ -60,8 +60,9 @@ class RankError(ValueError):
 
     @classmethod
     def of_ranks(cls: type[_E], rank: int, failed: Mapping[int, str], where: str, how: str) -> _E:
-        """Return the error that `rank` raises because other ranks, `failed` = {rank: reason}, have failed. `how` says
-        it in the message, such as "has failed".
+        """Return the error that `rank` raises because the ranks in `failed`, {rank: reason}, have failed.
+
+        `how` says it in the message, such as "has failed".
         """
         names = ", ".join(f"rank {number}" for number in failed)
         also = f", so rank {rank} has stopped too" if rank not in failed else ""
@@ -71,12 +72,12 @@ class RankError(ValueError):
 
 
 def shortened(text: str) -> str:
-    """Return `text`; a long one loses its middle, so that a pipe takes it whole and no reader waits for the rest."""
+    """Return `text`. A long one loses its middle, so that it fits into a pipe and its writer waits for no reader."""
     return text if len(text) <= 2 * _MOST_TEXT else f"{text[:_MOST_TEXT]}\n...\n{text[-_MOST_TEXT:]}"
 
 
 class Members(NamedTuple):
-    """The ranks of a call: this rank, how many ranks there are, and the store of torch that they share."""
+    """The ranks that make a call together: this rank's id, how many ranks there are, and the store that they share."""
 
     rank: int
     size: int
@@ -84,9 +85,9 @@ class Members(NamedTuple):
 
 
 class Ranks:
-    """The ranks that make a call together, within a `with` statement that all of them leave together.
+    """A context manager for ranks that make a call together: its body succeeds on all of them or on none.
 
-    If the statement's code raises an error, the other ranks get the error too; otherwise `vote` is called at its end.
+    If the body raises an error on one rank, the other ranks get a RankError; otherwise `vote` is called at its end.
     Without torch.distributed, or with one rank, nothing waits.
 
     Args:
@@ -95,7 +96,7 @@ class Ranks:
             rank that has not entered the `with` statement.
         failed, absent: what messages say of a rank that failed, and of a rank that did not come.
         error: the class of the error that a stopping rank raises.
-        members: the ranks, if they are not those of the default process group.
+        members: the ranks; by default those of the default process group.
     Attributes:
         rank: this rank, from 0.
         size: how many ranks there are.
@@ -141,7 +142,7 @@ class Ranks:
         return self
 
     def _has_missed_it(self) -> bool:
-        """Return whether the call has failed because this rank did not come. This rank then joins the next call.
+        """Return whether the call was given up because this rank came too late; this rank then joins the next call.
 
         If the call has failed for another reason, this rank still joins it, and gets the failure in its first vote.
         """
@@ -165,7 +166,7 @@ class Ranks:
             self._leave()
 
     def vote(self) -> None:
-        """Wait until all ranks have called `vote` equally often, however long they work.
+        """Wait until every rank has called `vote` as often as this rank has. A rank that is alive may take any time.
 
         Raises:
             RankError: A rank has failed, has ended, or did not come; the message has the rank and the reason.
@@ -181,7 +182,7 @@ class Ranks:
             count = self._ready(0)
 
     def collected(self, value: Any) -> list[Any]:
-        """Return the `value` of each rank, in the order of the ranks. Waits and raises as `vote` does.
+        """Return a list of the `value` of each rank, rank 0 first. Waits and raises as `vote` does.
 
         A value may be anything that JSON can store. The values go through the store, so keep them small: rank 0 reads
         one after the other, the other ranks read all at once.
@@ -199,26 +200,29 @@ class Ranks:
         return collected
 
     def agreed(self, number: int, choose: Callable[[list[int]], int]) -> int:
-        """Return `choose`, such as `max`, of the list of each rank's `number`. Waits and raises as `vote` does."""
+        """Return `choose(numbers)`, such as the `max` of every rank's `number`. Waits and raises as `vote` does."""
         return choose(self.collected(number))
 
     def go_on(self) -> None:
-        """Raise the error of `vote` if a rank is known to have failed. Waits for no rank.
+        """Raise a RankError if a rank is known to have failed. Waits for no rank.
 
-        May be called often: it looks at most once per heartbeat.
+        May be called often: it looks into the store at most once per heartbeat.
         """
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self.beat_s
             self.look()
 
     def look(self) -> None:
-        """Do as `go_on`, but look at every call."""
+        """Raise a RankError if a rank is known to have failed. Unlike `go_on`, look into the store at every call."""
         if self._store is not None:
             self._ready(0)
             self._watch()
 
     def tell_failure(self, error: BaseException) -> None:
-        """Let the others know why this rank leaves. Only the first failure of any rank is kept."""
+        """Tell the other ranks that this rank leaves because of `error`.
+
+        Only the first failure of all ranks is kept.
+        """
         if self._store is None or self._known:
             return
         self._known = {self.rank: shortened(f"{type(error).__name__}: {text_of(error)}")}
@@ -230,9 +234,7 @@ class Ranks:
             self._add("ready", _FAILED)
 
     def _leave(self) -> None:
-        """Leave the call. Rank 0 often holds the store, so it first waits until all living ranks know how the call has
-        ended.
-        """
+        """Leave the call. Rank 0, which often has the store, first waits until all living ranks know the outcome."""
         if self._store is None:
             return
         ends = time.monotonic() + min(_LEAVE_S, self.timeout_s)
@@ -248,7 +250,7 @@ class Ranks:
             self._store.close()
 
     def _ready(self, votes: int) -> int:
-        """Add `votes` to the count of votes, and return the sum; raise if a rank has failed."""
+        """Add `votes` to the number of votes in the store, and return the sum; raise RankError if a rank has failed."""
         count = self._add("ready", votes)
         if count >= _FAILED:
             raise self._failure(self._told_failure())
@@ -258,8 +260,9 @@ class Ranks:
         return _failure_in(self._get("failure"))
 
     def _watch(self) -> None:
-        """Raise if the heartbeat of the next rank has not changed for `timeout_s`. That is enough: if any rank is dead,
-        a dead rank follows a living one.
+        """Raise RankError if the heartbeat of the next rank has not changed for `timeout_s`.
+
+        To watch one rank is enough: if any rank is dead, a dead rank follows a living one.
         """
         watched, now = (self.rank + 1) % self.size, time.monotonic()
         beats = self._add(beat_key(watched), 0)
@@ -281,7 +284,7 @@ class Ranks:
         return self._ask(lambda store: store.get(key))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
-        """Return `call(store)`; raise RankError if the store does not answer within `_answer_s`, or is gone."""
+        """Return `call(store)`. RankError: the store does not answer within `_answer_s` seconds, or is gone."""
         assert self._store is not None
         try:
             return self._store.ask(call).result(self._answer_s)
@@ -295,7 +298,7 @@ class Ranks:
 
 
 def first_told(topic: str, value: str) -> str | None:
-    """Publish `value` under `topic` in the process group unless `topic` has a value already; return the value it has.
+    """Store `value` under the key `topic` for all ranks, unless the key has a value; return the value that it has now.
 
     Waits for no rank. None: there is no process group, or its store has not answered in ANSWER_S.
     """
@@ -313,7 +316,7 @@ def first_told(topic: str, value: str) -> str | None:
 
 
 def noted() -> set[str]:
-    """Return the set of notes that this process has made about its process group. Callers add to this set.
+    """Return a set that belongs to the process group. Callers add texts to it that note what this process has done.
 
     It is dropped with the group. Without a group, each call returns a new set.
     """
@@ -339,9 +342,9 @@ def _failure_in(text: bytes) -> dict[int, str]:
 
 
 class _StoreThread:
-    """The only thread of a rank that uses the store; it also counts up the rank's heartbeat there.
+    """The thread of a rank that alone uses the store; it also counts up the rank's heartbeat there.
 
-    A request to a store whose process is stopped may never return. A caller of `ask` can wait for a bounded time.
+    A request to a store whose process is stopped may never return. A caller of `ask` waits only as long as it wants.
 
     Args:
         store: a Store of torch.distributed.
@@ -356,13 +359,13 @@ class _StoreThread:
         self._thread.start()
 
     def ask(self, call: Callable[[Any], Any]) -> Future[Any]:
-        """Let the thread call `call(store)`; return the future of its result."""
+        """Let the thread run `call(store)`; return a future of the result."""
         future: Future[Any] = Future()
         self._asked.put((call, future))
         return future
 
     def close(self) -> None:
-        """End the thread; if it hangs in the store, it ends with the process."""
+        """End the thread. If it hangs in a request to the store, it ends with the process."""
         self._asked.put(None)
         self._thread.join(self._beat_s)
 
@@ -393,5 +396,5 @@ def group_timeout_s() -> float:
 
 
 def beat_key(rank: int) -> str:
-    """Return the key under which a rank counts its heartbeats."""
+    """Return the key in the store under which a rank counts its heartbeats."""
     return f"beat/{rank}"

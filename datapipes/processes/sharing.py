@@ -1,4 +1,4 @@
-"""Objects for worker processes. Their tensors and arrays travel as handles, so the workers share them without copies.
+"""Pickles objects for worker processes. A tensor or array is replaced by a handle, so that workers share its memory.
 
 A handle names memory that another process can map: a part of a memory-mapped file, or a memfd (anonymous memory with a
 descriptor, not limited by the size of /dev/shm). A tensor in ordinary memory is copied into a memfd once, however many
@@ -46,8 +46,9 @@ _Parts = tuple[bytearray, torch.dtype, tuple[int, ...], bool]  # the arguments o
 
 
 def zeros_for_workers(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    """Return a tensor of zeros for each shape and dtype, in one memory that workers can map. If they take SMALL bytes
-    or less together, they lie in ordinary memory.
+    """Return a tensor of zeros for each (shape, dtype) in `forms`, all in one memory that workers can map.
+
+    If the tensors take SMALL bytes or less together, they lie in ordinary memory.
     """
     if sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms) <= SMALL:
         return [torch.zeros(shape, dtype=dtype) for shape, dtype in forms]
@@ -56,7 +57,10 @@ def zeros_for_workers(forms: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> l
 
 @dataclass(frozen=True)
 class _Handle:
-    """Where a tensor lies, and its dtype, shape and stride. `source` is a file, or an index into `Packed.memories`."""
+    """Says where a tensor lies, and its dtype, shape and stride. A worker makes the tensor from it.
+
+    `source` is a file, or an index into `Packed.memories`; `as_array`: make a NumPy array.
+    """
 
     source: File | int
     num_bytes: int  # the least length of the mapping
@@ -68,7 +72,7 @@ class _Handle:
 
 
 class Packed:
-    """A pickled object, and the shared memories and mapped files it refers to, which are not copied."""
+    """An object that `pack` has pickled, with the shared memories and mapped files that its handles name."""
 
     def __init__(self, data: bytes, memories: list[Mapped], files: Iterable[File] = ()) -> None:
         self.data = data
@@ -76,7 +80,7 @@ class Packed:
         self.files = [*files]  # known only to the process that packed
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that multiprocessing passes to a process it starts."""
+        """Return the state for multiprocessing, which passes it to a process that it starts: data and descriptors."""
         descriptors = [reduction.DupFd(memory.descriptor) for memory in self.memories]
         return {"data": self.data, "descriptors": descriptors}
 
@@ -85,16 +89,16 @@ class Packed:
         self.memories = [known(_core.SharedMemory.attach(descriptor.detach())) for descriptor in state["descriptors"]]
 
     def unpack(self) -> Any:
-        """Return the object, with its tensors mapped."""
+        """Make the object again, with its tensors over the mapped memory, and return it."""
         return _Unpickler(io.BytesIO(self.data), self.memories).load()
 
 
 class Together:
-    """Tensors that go to workers in one memory, however many and however small they are.
+    """A list of tensors that goes to workers in one memory, however many and however small the tensors are.
 
-    An object with many tensors puts a Together into its state. When the object is unpickled, its state has a list of
-    the tensors there. After copy.copy, which pickles nothing, the state still has the Together; to iterate over it
-    gives the tensors, too. Plain pickle stores the tensors by value.
+    An object with many tensors puts a Together into its `__getstate__`. When the object is unpickled, the state has a
+    list of the tensors in its place. After copy.copy, which pickles nothing, the state still has the Together;
+    iterating over it gives the tensors, too. Plain pickle stores the tensors by value.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -108,8 +112,9 @@ class Together:
 
 
 class ForWorkers(Together):
-    """A Together whose tensors only workers get. They are computed from tensors that the owner of another copy may
-    change, so plain pickle and a deep copy have an empty list in its place.
+    """A Together for tensors that only workers get. Plain pickle and a deep copy have an empty list in its place.
+
+    The tensors are computed from other tensors, which the owner of such a copy may change.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,7 +122,7 @@ class ForWorkers(Together):
 
 
 def pack(value: Any) -> Packed:
-    """Return `value` pickled for worker processes, with tensors and arrays in host memory as handles.
+    """Pickle `value` for worker processes, and return the Packed. Tensors and arrays in host memory become handles.
 
     Raises:
         TypeError: `value` contains a tensor on a GPU.
@@ -131,14 +136,14 @@ def pack(value: Any) -> Packed:
 
 
 def know_mapping(array: np.memmap[Any, Any], opened: BinaryIO | None = None) -> None:
-    """Remember which file a memory-mapped array reads, so that workers map it too.
+    """Register the file that a memory-mapped array reads, so that workers map the file, too.
 
     Call this only for arrays that nobody writes to: an array of mode "c" differs from its file after a write. A file
-    that has been removed or replaced since is not remembered, because no other process can map it.
+    that has been removed or replaced since it was mapped is not registered, because no other process can map it.
 
     Args:
-        opened: the file that was mapped, still open. Without it, the memory map of this process is searched for the
-            file, which takes the longer the more mappings there are.
+        opened: the file that was mapped, still open. None: the list of this process's mappings is searched, which takes
+            longer.
     """
     mapped = array._mmap  # type: ignore[attr-defined]
     if mapped is None or array.filename is None or is_remembered(mapped):
@@ -159,7 +164,9 @@ def know_mapping(array: np.memmap[Any, Any], opened: BinaryIO | None = None) -> 
 
 
 def share_memory(tensor: Tensor) -> Tensor:
-    """Return a contiguous copy of `tensor` in memory that workers can map, or `tensor` if it is in such memory already.
+    """Return a contiguous copy of `tensor` in memory that workers can map.
+
+    If `tensor` is in such memory already, or is empty, it is returned itself.
 
     Raises:
         MemoryError: Too little memory is left.
@@ -189,8 +196,9 @@ class _Pickler(pickle.Pickler):  # not multiprocessing's, for which torch puts t
         return (_from_values, _by_value(value)) if type(value) is Tensor and _is_plain(value) else NotImplemented
 
     def _gathered(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return the tensors, with copies in shared memory in the place of tensors in ordinary memory. If these take
-        SMALL bytes or less together, or the object has MOST_MEMORIES memories already, they stay where they are.
+        """Return `tensors` with those in ordinary memory replaced by copies in shared memory.
+
+        If those take SMALL bytes or less together, or the object has MOST_MEMORIES memories already, none is replaced.
         """
         room = MOST_MEMORIES - len(self.memories)
         ordinary = {
@@ -251,7 +259,7 @@ class _Pickler(pickle.Pickler):  # not multiprocessing's, for which torch puts t
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads an object that the parent process has packed."""
+    """Reads an object that the parent process has pickled by `pack`, and makes tensors from its handles."""
 
     def __init__(self, buffer: io.BytesIO, memories: list[Mapped]) -> None:
         super().__init__(buffer)
@@ -270,19 +278,19 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _by_value(tensor: Tensor) -> _Parts:
-    """Return the arguments of `_from_values` for a dense tensor in host memory."""
+    """Return the content of a dense tensor in host memory: the arguments from which `_from_values` makes it again."""
     values = bytearray(bits(tensor.detach().resolve_conj().resolve_neg()).numpy().tobytes())
     return values, tensor.dtype, tuple(tensor.shape), tensor.requires_grad
 
 
 def _from_values(values: bytearray, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
-    """Return the tensor of which `_by_value` returned these parts."""
+    """Make a tensor from what `_by_value` returned."""
     flat = torch.frombuffer(values, dtype=dtype) if values else torch.empty(0, dtype=dtype)
     return flat.view(shape).requires_grad_(requires_grad)
 
 
 def _tensors_of(parts: list[_Parts | Tensor]) -> list[Tensor]:
-    """Return the tensors. Each entry of `parts` is a tensor itself, or what `_by_value` returned for a tensor."""
+    """Return a list of tensors from `parts`: each is a tensor itself, or what `_by_value` returned for a tensor."""
     return [part if isinstance(part, Tensor) else _from_values(*part) for part in parts]
 
 
@@ -295,7 +303,10 @@ def _is_simple(tensor: Tensor) -> bool:
 
 
 def _path_at(address: int) -> bytes | None:
-    """Return the path of the file mapped at `address`; a file that was removed or replaced has another path there."""
+    """Return the path of the file that is mapped at `address`. None: nothing is mapped there.
+
+    For a file that was removed or replaced, the system shows another path.
+    """
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             begin, end = (int(bound, 16) for bound in line.split(maxsplit=1)[0].split(b"-"))

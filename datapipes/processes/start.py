@@ -1,4 +1,4 @@
-"""How worker processes are started: in which context, by which server, and when a fork is refused."""
+"""How worker processes are started: by which start method of multiprocessing, and when a fork is refused."""
 
 from __future__ import annotations
 
@@ -33,14 +33,20 @@ def hold_standard_descriptors() -> None:
 
 
 def context_of(method: str | Context | None) -> Context:
-    """Return the context of a start method of multiprocessing (None: forkserver). A context is returned as it is."""
+    """Return the context of multiprocessing for a start method; None means forkserver.
+
+    A context is returned as it is.
+    """
     if isinstance(method, Context):
         return method
     return multiprocessing.get_context(method or "forkserver")
 
 
 def prepare_server(context: Context) -> None:
-    """Start the helper processes of multiprocessing. A fork server that starts here imports what all workers need."""
+    """Start the helper processes of multiprocessing that `context` needs: the resource tracker and the fork server.
+
+    A fork server that starts here imports the modules that all workers need. For the method fork, nothing is done.
+    """
     if context.get_start_method() == "fork":
         return
     with normal_policy():
@@ -55,9 +61,10 @@ def prepare_server(context: Context) -> None:
 
 
 def require_descriptors(where: str, remedy: str = "use fewer workers, or worker_method='thread'") -> None:
-    """Raise OSError if this process may not open the file descriptors that starting another process takes.
+    """Raise OSError unless this process may open the DESCRIPTORS file descriptors that starting a process takes.
 
-    Without them multiprocessing would fail midway, and could leave behind a process that it does not know.
+    Without them multiprocessing would fail midway, and could leave behind a process that it does not know. `remedy` is
+    the last advice in the error.
     """
     opened: list[int] = []
     try:
@@ -78,7 +85,7 @@ def require_descriptors(where: str, remedy: str = "use fewer workers, or worker_
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Block SIGINT in this thread within the `with` statement.
+    """Block SIGINT, the signal of Ctrl-C, in this thread within the `with` statement.
 
     A KeyboardInterrupt that is raised while a process forks is lost, and leaves a lock of logging taken. Ctrl-C would
     also end a new process that is still importing.
@@ -91,7 +98,10 @@ def no_interrupt() -> Iterator[None]:
 
 
 def refuse_unsafe_fork(context: Context) -> None:
-    """Raise RuntimeError if `context` forks and a forked child would crash or hang: see unforkable.py."""
+    """Raise RuntimeError if `context` starts processes by fork, and this process must not be forked.
+
+    unforkable.py says when a process must not be forked.
+    """
     reason = why_not_to_fork() if context.get_start_method() == "fork" else None
     if reason is not None:
         raise RuntimeError(
@@ -101,7 +111,11 @@ def refuse_unsafe_fork(context: Context) -> None:
 
 
 def check_context(method: Any) -> str | Context | None:
-    """Return `method` if it is a start method of this system, a context or None; else raise ValueError."""
+    """Return `method` if it is the name of a start method of this system, a context of multiprocessing, or None.
+
+    Raises:
+        ValueError: It is something else.
+    """
     allowed = multiprocessing.get_all_start_methods()
     if method is None or isinstance(method, Context) or (isinstance(method, str) and method in allowed):
         return method

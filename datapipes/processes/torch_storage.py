@@ -1,8 +1,8 @@
-"""Storages of torch in our own memory: memfds, which `_core.SharedMemory` stands for.
+"""Storages of torch in this package's own shared memory: memfds, each with a `_core.SharedMemory` object.
 
-Which memory a storage maps is asked of the storage each time, and not remembered with its Python object. The life of
-that object tells nothing: torch.multiprocessing remembers the storages that it has passed on, so the object, and all
-that it refers to, may exist long after the memory was given back.
+Which memory a storage maps is asked of the storage each time. It is not remembered with the storage's Python object,
+because this object may exist long after the memory was given back: torch.multiprocessing remembers the storages that it
+has passed on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _attached: weakref.WeakValueDictionary[_Inode, _core.SharedMemory] = weakref.Wea
 
 
 def storage_in(memory: _core.SharedMemory) -> torch.UntypedStorage:
-    """Return a storage of torch that maps all of `memory` by a descriptor of its own."""
+    """Return a torch storage over all of `memory`. It has a file descriptor of its own."""
     for address, reference in [*_made.items()]:
         if reference.expired():
             _made.pop(address, None)
@@ -36,9 +36,10 @@ def storage_in(memory: _core.SharedMemory) -> torch.UntypedStorage:
 
 
 def memory_of_storage(tensor: Tensor) -> _core.SharedMemory | None:
-    """Return the memory that the storage of a tensor maps. None: it is no memory of ours.
+    """Return the shared memory in which the storage of a tensor lies.
 
-    While the returned object exists, further calls return the same object. It has a descriptor of its own.
+    None: the storage is not in a memory of this package. While the returned object exists, further calls return the
+    same object. It has a descriptor of its own.
 
     Raises:
         OSError: This process may open no more descriptors.

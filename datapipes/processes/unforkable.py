@@ -1,4 +1,4 @@
-"""Libraries that do not survive a fork: CUDA, and those that register here, such as the clients of Arrow Flight.
+"""Refuses forks where a library would not survive them: CUDA, and those that register here, such as Arrow Flight.
 
 A forked child has the memory of its parent but only one of its threads. A library that relies on its other threads
 waits for ever there, past every deadline, and even when its objects are destroyed. So while a process has objects of
@@ -17,7 +17,7 @@ import torch
 
 
 class Unforkable(NamedTuple):
-    """Why this process must not be forked, as two parts of the error: "this process {has}, ... Or {instead}."."""
+    """Why this process must not be forked: two texts for the error "this process {has}, ... Or {instead}"."""
 
     has: str
     instead: str
@@ -30,10 +30,11 @@ _inherited: dict[str, int] = {}  # {name: pid of the process that had registered
 
 
 def must_not_be_forked(thing: Any, name: str, kind: Unforkable) -> None:
-    """Register `thing`, of which weak references can be made: while it exists, this process must not be forked.
+    """Register `thing`, an object of a library: while it exists, this process must not be forked for workers.
 
-    In a child that is forked nevertheless, `refuse_if_inherited(name)` raises an error, even if `thing` was gone before
-    the fork: the threads of a library may outlive its objects.
+    `thing` must allow weak references. If the user's code forks the process nevertheless, `refuse_if_inherited(name)`
+    raises an error in the child. It does so even if `thing` was gone before the fork: the threads of a library may
+    outlive its objects.
     """
     if not _names:
         os.register_at_fork(after_in_child=_after_fork)
@@ -42,15 +43,16 @@ def must_not_be_forked(thing: Any, name: str, kind: Unforkable) -> None:
 
 
 def why_not_to_fork() -> Unforkable | None:
-    """Return why this process must not be forked. None: there is no reason."""
+    """Return why this process must not be forked, as texts for the error. None: it may be forked."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return _CUDA
     return next(iter([*_things.values()]), None)
 
 
 def refuse_if_inherited(where: str, name: str, deed: str) -> None:
-    """Raise RuntimeError if this process was forked from a process that had registered a thing of this name: calls of
-    the library would wait for ever here.
+    """Raise RuntimeError in a process forked from one that had called `must_not_be_forked` with this `name`.
+
+    There, calls of the library would wait for ever.
 
     Args:
         deed: what the older process did, for the message: "{deed} in process 7, ...".
@@ -63,7 +65,9 @@ def refuse_if_inherited(where: str, name: str, deed: str) -> None:
 
 
 def refuse_forked(process: int, where: str, makers: str) -> None:
-    """Raise RuntimeError if this process is not `process` (a pid) but forked from it: it would wait for ever here.
+    """Raise RuntimeError unless this process is the one that began an epoch, whose pid is `process`.
+
+    A process that was forked from it would wait for ever.
 
     Args:
         makers: what makes the minibatches, for the error.

@@ -1,4 +1,4 @@
-"""Item sets (the seeds of a task) and the stages that cut them into minibatches."""
+"""Item sets, which hold the seeds of a task, and the stages that cut them into minibatches."""
 
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.hetero_item_set import HeteroItemSet

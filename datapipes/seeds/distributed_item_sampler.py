@@ -1,12 +1,12 @@
 """DistributedItemSampler: the minibatches of one rank of a training job.
 
-At step i, rank r takes minibatch g = i * world_size + r, and g is in the key of every random choice, so no two ranks
-draw alike. Either all ranks cut the same global order; together they then make the same minibatches as one process
-alone. Or each rank cuts an item set of its own.
+At step i, rank r takes minibatch g = i * world_size + r. Every random choice is keyed by g, so no two ranks draw alike.
+By default all ranks have the same item set and the same order of its items; together they then make the same
+minibatches as one process alone. With `local_items`, each rank has an item set of its own.
 
-Ranks that cut the same order compare their item sets and arguments through the store of their process group. No rank
-waits for another there, since rank 0 may evaluate alone. So the first rank writes its digest and arguments into the
-store. A later rank that differs raises at once, and the first rank raises when its epoch begins.
+Ranks with the same item set compare it and their arguments through the store of their process group. No rank waits for
+another there, since rank 0 may evaluate alone. So the first rank writes its digest and arguments into the store. A
+later rank that differs raises at once, and the first rank raises when its epoch begins.
 """
 
 from __future__ import annotations
@@ -32,26 +32,28 @@ _MOST_LINES = 8  # lines of the program that tell samplers apart
 
 
 class DistributedItemSampler(ItemSampler):
-    """Start this rank's share of the minibatches; all ranks get equally many.
+    """Start a chain with the minibatches of one rank of a training job; all ranks get equally many.
 
-    Give all ranks the same, whole item set, unless you pass `local_items=True`. In a process group the digest and the
-    arguments of the first sampler that a line of the program builds are compared between ranks; a difference is
-    refused. Without a group nothing is compared, as `explain()` says.
+    Give all ranks the same, whole item set, unless you pass `local_items=True`. In a process group, the ranks compare
+    their item sets and arguments, and refuse a difference. Of several samplers that one line of the program builds,
+    only the first is compared. Without a group nothing is compared, as `explain()` says.
 
     Args:
         rank, world_size: the rank of this process, and how many processes there are; pass both or neither. By default
             both are taken from the default process group of torch.distributed, which must then be initialised.
-        drop_uneven: leave out the last round if some rank would get no new minibatch in it. Otherwise such a rank gets
-            a minibatch from the start of the order again, under a new index. With `local_items`, all ranks get as many
+        drop_uneven: leave out the last step if some rank would get no new minibatch in it. Otherwise such a rank gets a
+            minibatch from the start of the order again, under a new index. With `local_items`, all ranks get as many
             minibatches as the rank with the fewest has (True), or as the rank with the most has (False).
         local_items: whether each rank has an item set of its own, such as the training nodes of its part. Step i of
-            rank r is minibatch i * world_size + r, and each rank shuffles in an order of its own. The state names rank,
-            world size, steps and items. So each rank saves and loads its own state, and the number of ranks must stay.
-        num_steps: (only with `local_items`) minibatches of an epoch on each rank, equal on all ranks. By default the
-            ranks agree on `num_steps` here, through the store of the default process group. Then all ranks must build
-            the sampler, and wait for each other up to that group's `timeout`. A rank with fewer minibatches begins its
-            order again, under new indices. A rank with more minibatches leaves out the rest of its order; with shuffle
-            the rest differs by epoch. Once the ranks have agreed, the sampler behaves as if `num_steps` had been given.
+            rank r is minibatch i * world_size + r, and each rank shuffles in an order of its own. The state of a loader
+            then holds rank, world size, steps and items. So each rank saves and loads its own state, and the number of
+            ranks must stay.
+        num_steps: (only with `local_items`) how many minibatches an epoch has on each rank; equal on all ranks. By
+            default the ranks agree on `num_steps` while they build the sampler, through the store of the default
+            process group. All ranks must build the sampler then, and they wait for each other up to that group's
+            `timeout`. A rank with fewer minibatches begins its order again, under new indices. A rank with more
+            minibatches leaves out the rest of its order; with shuffle the rest differs by epoch. Once the ranks have
+            agreed, the sampler behaves as if `num_steps` had been given.
         other arguments: as for ItemSampler.
 
     Raises:
@@ -124,11 +126,13 @@ class DistributedItemSampler(ItemSampler):
             )
 
     def _compare(self) -> str:
-        """Raise ValueError if this rank differs from another rank. Return why this sampler was not compared, else "".
+        """Compare this sampler with those of the other ranks, and raise ValueError if it differs.
 
-        Samplers that one line of the program builds, called from the same lines, belong together. Only the first of
-        them is compared, since a rank may build further samplers alone. A copy of a sampler, in this process or a fork,
-        equals a sampler that was compared.
+        Return a text that says why it was not compared. "": it was, or it is a copy of one that was.
+
+        Samplers of different ranks are compared if the same line of the program builds them, called from the same
+        lines. Only the first of each rank is compared, since a rank may build further samplers alone. A copy of a
+        sampler, in this process or a fork, equals a sampler that was compared.
         """
         line, text = _line(), json.dumps(self._facts())
         notes = {text, f"rank {self.rank} at {line}"}
@@ -147,18 +151,18 @@ class DistributedItemSampler(ItemSampler):
         return ""
 
     def _facts(self) -> dict[str, Any]:
-        """Return {"rank": rank} together with the entries that must be equal on all ranks: fingerprint and seed."""
+        """Return what `_compare` compares, as a dict: the rank, and entries that must be equal on all ranks."""
         return {"rank": self.rank, **self.fingerprint(), "seed": self.rng_seed if self.shuffle else None}
 
     def _refuse_start(self) -> None:
-        """Raise ValueError if a later rank differs from this one."""
+        """Raise ValueError if a later rank has reported that it differs from this rank. Called when an epoch begins."""
         other = None if self._topic is None else first_told(self._topic, "")
         if other:
             raise self._differs(other)
         self._topic = None
 
     def _differs(self, text: str) -> ValueError:
-        """Return the error for a rank that differs from this one; `text` is the JSON of its `_facts`."""
+        """Return the error for another rank that differs from this one; `text` is the JSON of that rank's `_facts`."""
         other, here = json.loads(text), self._facts()
         differences = ", ".join(
             f"{name} {here[name]} on rank {self.rank} and {other[name]} on rank {other['rank']}"
@@ -182,7 +186,10 @@ class DistributedItemSampler(ItemSampler):
 
     @property
     def num_batches(self) -> int:
-        """Number of minibatches in an epoch over all ranks. Padding is counted only with `local_items`."""
+        """How many minibatches an epoch has, over all ranks.
+
+        With `local_items`, this counts minibatches that a rank makes twice to have as many steps as the others.
+        """
         return self.num_steps * self.world_size if self.local_items else self._num_cut
 
     @property
@@ -224,7 +231,7 @@ class DistributedItemSampler(ItemSampler):
 
 
 def _line() -> str:
-    """Return the line of the program that builds a sampler, and the lines of its callers."""
+    """Return the line of the user's program that builds a sampler, and the lines that called it, as one text."""
     frame: FrameType | None = users_frame()[1]
     lines: list[str] = []
     while frame is not None and len(lines) < _MOST_LINES:

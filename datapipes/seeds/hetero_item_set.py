@@ -27,16 +27,16 @@ __all__ = ["HeteroItemSet"]
 class HeteroItemSet(Hashed):
     """The seeds of several node types, or of several edge types, and the values that belong to each seed.
 
-    In a minibatch each field is a dict by type. `seeds` has all types of the set, with an empty tensor for a type
-    without a seed in the minibatch. `labels` and other names have the types whose item sets have this name. Your own
-    names become `minibatch.extra[name]`, {type: rows}.
+    In a minibatch each field is a dict {type: rows}. `seeds` has all types of the set, with an empty tensor for a type
+    without a seed in the minibatch. `labels` and other fields have only the types whose item sets have this field. Your
+    own names become `minibatch.extra[name]`, {type: rows}.
 
     Args:
         item_sets: {type: ItemSet}. The keys are all node types or all edge types; their order does not matter. Seeds of
             a node type are ids [n] (or an int, or a mask). Seeds of an edge type (src, rel, dst) are pairs [n, 2]:
             column 0 has nodes of the type src, column 1 of the type dst. Or they are rows [n, k], whose further columns
-            have nodes of the type dst, such as negatives. The text "src:rel:dst" is accepted as an edge type too: a
-            text is taken for an edge type if its seeds are pairs.
+            have nodes of the type dst, such as negatives. The text "src:rel:dst" is accepted as an edge type, too: a
+            key that is a text is an edge type if its seeds are pairs.
     Raises:
         TypeError, ValueError: The types are mixed, a name is empty, or the seeds of a type have another shape.
     """
@@ -67,10 +67,10 @@ class HeteroItemSet(Hashed):
         return self._length
 
     def __getitem__(self, index: Any) -> dict[Any, Any]:
-        """Return {type: item} at an int, or {type: items} at a slice, a list or a tensor of positions [n].
+        """Return {type: item} for an int `index`; {type: items} for a slice, a list or a tensor of positions [n].
 
-        An item is what `ItemSet.__getitem__` returns; types without an item at these positions are left out. The items
-        are numbered through all types, type by type.
+        The positions count the items of all types, type by type. Item and items are what `ItemSet.__getitem__` returns.
+        Types without an item at these positions are left out.
 
         Raises:
             IndexError: A position is outside the items.
@@ -80,13 +80,14 @@ class HeteroItemSet(Hashed):
         return {kind: items[int(at) if is_one else at] for (kind, items), at in places if len(at) > 0}
 
     def __iter__(self) -> Iterator[dict[Any, Any]]:
-        """Yield the items one by one, each as `self[i]`."""
+        """Yield the items one by one, type by type, each as {type: item}."""
         return ({kind: item} for kind, items in self.item_sets.items() for item in items)
 
     def take(self, positions: Tensor) -> dict[str, dict[Any, Tensor]]:
-        """Return {name: {type: rows}} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
+        """Return the items at `positions`, int64 [n], as {name: {type: rows}}. Names are "seeds", "labels" and so on.
 
-        Rows of a type keep the order of `positions`. Time O(n log n + number of types).
+        The tensors are new and contiguous. Rows of a type keep the order of `positions`. Time O(n log n + number of
+        types).
 
         Raises:
             IndexError: A position is outside the items.
@@ -98,7 +99,10 @@ class HeteroItemSet(Hashed):
         return taken
 
     def _places(self, positions: Tensor) -> list[Tensor]:
-        """Return for each type which of its items are at `positions`, in this order, as positions in its item set."""
+        """Find the items at `positions` of the whole set in the item sets of the types.
+
+        Return a tensor for each type, int64: positions in the item set of the type, in the order of `positions`.
+        """
         # By NumPy: torch would wake its threads, which takes longer than the work.
         items = positions.numpy()
         outside = (items < 0) | (items >= len(self))
@@ -111,7 +115,7 @@ class HeteroItemSet(Hashed):
         return [torch.from_numpy(places - begin) for places, begin in zip(grouped, begins, strict=True)]
 
     def _refuse_empty(self, where: str) -> None:
-        """Raise ValueError if a type has no items; `where` is the stage that needs items."""
+        """Raise ValueError if a type has no items. `where` is the stage that needs items, for the error."""
         for kind, items in self.item_sets.items():
             if len(items) == 0:
                 raise ValueError(
@@ -120,12 +124,15 @@ class HeteroItemSet(Hashed):
                 )
 
     def digest(self) -> str:
-        """Return a digest of the types and their items, 32 hexadecimal digits; see ItemSet.digest."""
+        """Return a digest of the types and of all items, 32 hexadecimal digits, as ItemSet.digest does for one type."""
         facts = [[kind, len(items), items.names] for kind, items in self.item_sets.items()]
         return hashlib.blake2b(json.dumps([facts, self._array_digests()]).encode(), digest_size=16).hexdigest()
 
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return the tensors by name and type; see Hashed."""
+        """Return the tensors that `digest` covers, as {text of name and type: (tensor, False)}.
+
+        False: a tensor is hashed in its own dtype.
+        """
         return {
             f"{name} of {kind!r}": array
             for kind, items in self.item_sets.items()
@@ -141,7 +148,7 @@ class HeteroItemSet(Hashed):
 
 
 def _sorted_by_type(item_sets: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
-    """Return the item sets in sorted order of their types: all node types, or all edge types as tuples."""
+    """Check the item sets and return them sorted by type: all are of node types, or all of edge types, as tuples."""
     nodes: dict[Any, ItemSet] = {}
     edges: dict[Any, ItemSet] = {}
     for key, items in item_sets.items():
@@ -183,7 +190,7 @@ _TWO_ROWS = "Transpose it? (Two rows of pairs with more nodes behind them look l
 
 
 def _has_rows(items: ItemSet) -> bool:
-    """Return whether the seeds are rows [n, k] with k above 2: pairs, with more nodes behind them."""
+    """Return whether each seed is a row of more than two nodes: a pair (source, destination) and further nodes."""
     return len(items.seeds_shape) == 1 and items.seeds_shape[0] > 2 and not _is_edge_index(items)
 
 

@@ -1,7 +1,8 @@
-"""ItemSampler: cuts an item set into minibatches; the start of a chain.
+"""ItemSampler: the stage at the start of a chain, which cuts an item set into minibatches.
 
-An epoch has one global order of the items (docs/semantics.md, section 2), cut into minibatches. So minibatch g is the
-same in every process. Large sets are shuffled position by position, so a process pays only for its own minibatches.
+An epoch has one global order of the items (docs/semantics.md, section 2). It is cut into minibatches, so minibatch g is
+the same in every process. In a large set, the item at each shuffled position is computed by itself, so a process pays
+only for its own minibatches.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ SHUFFLED_WHOLE = 2**16  # up to this many items, the order of an epoch is comput
 
 
 class ItemSampler(SeedStage):
-    """Start minibatches of `batch_size` items.
+    """Start a chain: make minibatches of `batch_size` items each, with their seeds, labels and other fields.
 
     Args:
         item_set: an ItemSet, not empty; or a HeteroItemSet with at least one item of each type.
         batch_size: items per minibatch, 1 or more; the last minibatch may be shorter.
-        shuffle: visit the items in a new order each epoch, a permutation keyed by seed and epoch.
+        shuffle: visit the items in a new random order each epoch, a permutation keyed by seed and epoch.
         drop_last: leave out the last minibatch if it is shorter.
         seed: int in [0, 2**64), the one source of all random choices in the chain. No global generator is read or
             changed.
@@ -74,7 +75,7 @@ class ItemSampler(SeedStage):
 
     @property
     def _num_cut(self) -> int:
-        """Number of minibatches that the item set is cut into."""
+        """How many minibatches the item set is cut into."""
         whole, rest = divmod(len(self.item_set), self.batch_size)
         return whole if self.drop_last or rest == 0 else whole + 1
 
@@ -87,11 +88,14 @@ class ItemSampler(SeedStage):
         return self._num_cut
 
     def _place_of(self, index: int) -> int:
-        """Return which minibatch of the item set, counted from 0, is at the global position `index`."""
+        """Return which minibatch of the item set, counted from 0, has the index `index` in the epoch over all ranks."""
         return index % self._num_cut
 
     def _order_number(self) -> int:
-        """Return a number for the random key of the order. Different numbers give different orders."""
+        """Return a number that is part of the random key by which items are shuffled.
+
+        Another number gives another order.
+        """
         return 0
 
     def make_minibatch(self, rng: RngKey) -> MiniBatch:

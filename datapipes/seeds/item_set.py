@@ -1,4 +1,4 @@
-"""ItemSet: the seeds of a task and the values that belong to each seed (labels, queries, times, others)."""
+"""ItemSet: the seeds of a task, and the values that belong to each seed: labels, queries, times and others."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ _TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs
 
 
 class ItemSet(Hashed):
-    """One or several tensors of equal length; item i is row i of each of them.
+    """The seeds of a task and their values, as one or several tensors of equal length. Item i is row i of each tensor.
 
     Args:
         items: an int n for the ids 0 .. n-1; a tensor of node ids [n], pairs [n, 2] or [n, k]; or a tuple of these, of
             equal length. NumPy arrays are viewed. Tensors may be non-contiguous or memory-mapped. Seeds may also be a
-            bool mask over the nodes, [num_nodes]; the seeds are then the ids of its True places. Other items of the
-            mask's length are taken at the same places; items with one row for each True place stay as they are.
+            bool mask over the nodes, [num_nodes]; the seeds are then the ids of the nodes that are True. Of another
+            tensor [num_nodes, ...], the rows of these nodes are taken; a tensor with one row for each True node stays
+            as it is.
         names: the MiniBatch field of each tensor: "seeds", or a sequence such as ("seeds", "labels"). Default: the
             first names of ("seeds", "labels", "indexes", "timestamps"). You may also use names of your own: rows named
             "weights" become `minibatch.extra["weights"]`. Other fields of MiniBatch cannot be named.
@@ -102,14 +103,15 @@ class ItemSet(Hashed):
 
     @staticmethod
     def of_edges(graph: Any, edge_type: Any = None, edge_ids: Any = None) -> Any:
-        """Return the edges of a graph as items: pairs, source and destination, and the edge ids as `extra["edge_ids"]`.
+        """Make an item set of a graph's edges: pairs (source, destination), and the edge ids as `extra["edge_ids"]`.
 
         Without `edge_ids`, the edges are in the order of the graph: by destination, then by position among the in-edges
         of the destination. With `edge_ids`, they are in the order of these ids. Memory: 24 bytes an edge, or 16 if ids
         are int32.
 
         Args:
-            graph: a CSCGraph or HeteroCSCGraph; from a DistGraph, the edges of the part in this process are taken.
+            graph: a CSCGraph or HeteroCSCGraph, or a DistGraph, of which only the edges of the part in this process are
+                taken.
             edge_type: on a graph with types, the edge type to take; None takes all types that have edges.
             edge_ids: int32 or int64 [n], the ids of the edges to take, as edge features are addressed; with types, the
                 ids for `edge_type`, or {edge type: ids}. None takes all.
@@ -131,10 +133,11 @@ class ItemSet(Hashed):
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the item at an int, or the items of a slice, a list or a tensor of positions [n]; new tensors.
+        """Return the item at an int, or the items at a slice, a list or a tensor of positions [n], as new tensors.
 
         Returns:
-            Rows of the set's only tensor; for several tensors, a tuple in the order of `names`. `take` returns a dict.
+            If the set has one tensor, a row or rows of it. If the set has several, a tuple of these in the order of
+            `names`. (`take` returns a dict.)
         Raises:
             IndexError: A position is outside the items; ints and slices may count from the end.
         """
@@ -144,14 +147,14 @@ class ItemSet(Hashed):
         return rows if len(rows) > 1 else rows[0]
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items one by one, each as `self[i]`. For minibatches use an ItemSampler."""
+        """Yield the items one by one, each as `self[i]` returns it. For minibatches use an ItemSampler."""
         for begin in range(0, len(self), ROWS):
             rows = self[begin : begin + ROWS]
             yield from zip(*rows, strict=True) if len(self.names) > 1 else rows
 
     @property
     def seeds_shape(self) -> tuple[int, ...]:
-        """The shape of one seed: () for ids, (2,) for pairs, (k,) for seeds [n, k]."""
+        """The shape of one seed: () for node ids, (2,) for pairs, (k,) for seeds [n, k]."""
         return () if self._count is not None else tuple(self._tensors["seeds"].shape[1:])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,7 +162,9 @@ class ItemSet(Hashed):
         return {**self.__dict__, "_tables": None, "_kept": None}
 
     def take(self, positions: Tensor) -> dict[str, Tensor]:
-        """Return {name: rows} at `positions`, int64 [n], each in [0, len(self)); new contiguous tensors.
+        """Return the items at `positions`, int64 [n], as {name: rows}. Names are "seeds", "labels" and so on.
+
+        The tensors are new and contiguous.
 
         Raises:
             IndexError: A position is outside the items.
@@ -185,12 +190,14 @@ class ItemSet(Hashed):
         }
 
     def _refuse_empty(self, where: str) -> None:
-        """Raise ValueError if there are no items; `where` is the stage that needs items."""
+        """Raise ValueError if there are no items. `where` is the stage that needs items, for the error."""
         if len(self) == 0:
             raise ValueError(f"{where}: found an item set of 0 items; at least 1 is needed. Check how it was split.")
 
     def digest(self) -> str:
-        """Return a digest of the items, 32 hexadecimal digits; it depends on every byte. Each tensor is read once.
+        """Return a digest of all items, 32 hexadecimal digits, which depends on every byte.
+
+        Each tensor is read only once.
 
         Raises:
             ValueError: A tensor was changed in place after a minibatch or a digest was made from it.
@@ -199,7 +206,7 @@ class ItemSet(Hashed):
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return the tensors by name; see Hashed."""
+        """Return the tensors that `digest` covers, as {name: (tensor, False)}. False: it is hashed in its own dtype."""
         return {name: (self._tensors[name], False) for name in self.names if name in self._tensors}
 
     def __repr__(self) -> str:
@@ -207,7 +214,10 @@ class ItemSet(Hashed):
 
 
 def kept_bytes(items: tuple[Any, ...], names: Any) -> int:
-    """Return how many bytes of tensors an ItemSet of these items keeps. Of a mask it keeps the ids, 8 bytes each."""
+    """Return how many bytes the tensors of an ItemSet take that is made of `items` and `names`.
+
+    Of a mask of seeds, an ItemSet keeps the ids, 8 bytes each.
+    """
     tensors = [tensor for tensor in items if isinstance(tensor, Tensor)]
     at = names.index("seeds") if isinstance(names, (list, tuple)) and "seeds" in names else len(items)
     mask = items[at] if at < len(items) else None
@@ -223,8 +233,9 @@ def kept_bytes(items: tuple[Any, ...], names: Any) -> int:
 
 
 def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
-    """Return (positions, is_one): `index` as int64 [n], and whether it is a single int. An int and a slice may count
-    from the end.
+    """Convert an index of items; return (positions, is_one): int64 [n], and whether `index` is a single int.
+
+    An int and a slice may count from the end.
     """
     if isinstance(index, slice):
         return torch.from_numpy(np.arange(*index.indices(length))), False
@@ -239,7 +250,7 @@ def positions_at(where: str, index: Any, length: int) -> tuple[Tensor, bool]:
 
 
 def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
-    """Return {field of MiniBatch: rows}; other names are moved to the field "extra"."""
+    """Return `taken`, {name: rows}, as fields of a MiniBatch: a user's own names are moved into the dict "extra"."""
     extra = taken.keys() - ITEM_NAMES
     if not extra:
         return taken
@@ -248,7 +259,7 @@ def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
 
 
 def _can_gather(rows: Tensor) -> bool:
-    """Return whether the core's row gather can replace torch's indexing; the gather prefetches, so it is faster."""
+    """Return whether the C++ gather, which prefetches, can take rows of this tensor faster than torch's indexing."""
     return rows.device.type == "cpu" and has_adjacent_values(rows) and not (rows.is_conj() or rows.is_neg())
 
 

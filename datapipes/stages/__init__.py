@@ -1,4 +1,4 @@
-"""Public names for your own stages, samplers and channels; docs/your-own-stage.md."""
+"""Public names to write your own stages, samplers and channels with; docs/your-own-stage.md is the guide."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A graph whose shards lie on several ranks, written by all of them as one partition."""
+"""Partition a graph that no single process has: each rank holds a shard, and all ranks write one partition together."""
 
 
 def __dir__() -> list[str]:

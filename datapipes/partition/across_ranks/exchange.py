@@ -1,7 +1,7 @@
-"""Exchange: messages between the ranks of one call; a rank that fails ends the call on all of them.
+"""Exchange: sends messages between the ranks of torch.distributed during one call; if one rank fails, all ranks stop.
 
-A collective of gloo waits for a missing rank without naming it. So a vote precedes each collective: a rank enters the
-collective once all ranks have voted.
+A collective of gloo waits for a missing rank without naming it. So the ranks vote before each collective: a rank enters
+it only after every rank has said that it is ready.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ _LOOKS = 10  # how often, in each heartbeat interval, failures are looked for on
 
 @contextmanager
 def exchange(where: str, timeout_s: float, error: type[RankError] = RankError) -> Iterator[Exchange]:
-    """Let all ranks of the default process group enter this with statement together, and leave it together.
+    """Yield an Exchange.
 
-    Arguments and errors are those of Ranks. Each collective may also take up to `timeout_s`.
+    All ranks of the default process group enter this with statement together, and leave it together.
+
+    `where`, `timeout_s` and `error` are the arguments of Ranks, whose errors are raised. Each collective may also take
+    up to `timeout_s` seconds.
     """
     after = contextlib.ExitStack()  # destroys the group when no rank sends any more
     with after, Exchange(where, timeout_s, error=error) as ranks:
@@ -39,12 +42,15 @@ def exchange(where: str, timeout_s: float, error: type[RankError] = RankError) -
 
 
 class Exchange(Ranks):
-    """Ranks that send to each other; `exchange` makes it. All ranks call the same methods in the same order."""
+    """Ranks (processes/ranks.py) that can also send tensors to each other. The function `exchange` makes the object.
+
+    All ranks must call the same methods in the same order.
+    """
 
     _group: Any = None
 
     def connect(self) -> Any:
-        """Make and return a gloo group of all ranks. From then on its collectives carry the messages."""
+        """Make a gloo process group of all ranks and return it. `to_each` and `gather` send through this group."""
         timeout = datetime.timedelta(seconds=self.timeout_s)
         with self._carrying():
             self._group = dist.new_group(backend="gloo", timeout=timeout)
@@ -53,8 +59,8 @@ class Exchange(Ranks):
     def to_each(self, messages: Sequence[Tensor]) -> list[Tensor]:
         """Send `messages[r]`, uint8 [n], to each rank r; return the messages that ranks 0, 1, ... sent to this rank.
 
-        The returned tensors share one memory. During the call there is also a copy of `messages`. Raises the errors of
-        `vote`.
+        The lengths may differ. The returned tensors are views of one tensor. During the call, a copy of `messages` is
+        in memory too. Raises RankError if another rank has failed or does not come.
         """
         if self.size == 1:
             return [*messages]
@@ -71,22 +77,29 @@ class Exchange(Ranks):
         return [*torch.split(received, counts)]
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the `value` of each rank, rank 0 first. A value must be a JSON value. Raises the errors of `vote`."""
+        """Return a list of the `value` of every rank, rank 0 first. `value` must be a JSON value.
+
+        Raises RankError if another rank has failed or does not come.
+        """
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         return [json.loads(message.numpy().tobytes()) for message in self.to_each([data] * self.size)]
 
     @contextmanager
     def _carrying(self) -> Iterator[None]:
-        """Turn the error of a collective, which names no rank, into a RankError that names a rank."""
+        """Turn the RuntimeError of a collective in this with statement into a RankError.
+
+        gloo's error names no rank; the RankError names one.
+        """
         try:
             yield
         except RuntimeError as error:
             raise self._broken(error) from error
 
     def _broken(self, error: RuntimeError) -> RankError:
-        """Return the RankError for a broken connection. It names a rank without a heartbeat, or else this rank.
+        """Return the RankError for a collective that failed with `error`, after a look at which rank is dead.
 
-        Raises the error of a rank that has told its failure.
+        The RankError names a rank whose heartbeat has stopped. If all heartbeats go on, it names this rank. If another
+        rank has reported why it failed, the RankError for that rank is raised instead.
         """
         others = [rank for rank in range(self.size) if rank != self.rank]
         before = {rank: self._add(beat_key(rank), 0) for rank in others}

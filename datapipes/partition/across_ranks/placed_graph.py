@@ -1,8 +1,9 @@
-"""PlacedGraph: the shards of all ranks as one graph in parts. It knows the owners of rows, and how to send the rows.
+"""PlacedGraph: the shards of all ranks as one partitioned graph. It says who owns each row, and sends rows to owners.
 
-The ids in the headers of the partition are the same as if one process had partitioned the whole graph. These ids are
-digests of the bytes of whole arrays (base/array_digest.py). The rows of a rank are a range of the whole array, so each
-rank hashes the pieces in its range. If a piece lies in several ranges, the ranks send its rows to rank 0.
+The digests in the headers of the partition, such as the partition id, are the same as if one process had partitioned
+the whole graph. A digest is computed from the bytes of whole arrays, hashed in pieces (base/array_digest.py). Each rank
+owns a range of the rows of an array, and hashes the pieces that lie within its range. If a piece lies in the ranges of
+several ranks, these ranks send its rows to rank 0.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ from datapipes.partition.source import TRAIN_MASK
 
 @dataclass(eq=False)
 class Shard:
-    """The nodes and edges of one rank, in the order of its files.
+    """The nodes and edges that one rank has loaded, in the order of its files. They may belong to any part.
 
     Attributes:
         ids: {node type or None: int64 [n]}, the ids of this rank's nodes; the types are sorted.
         of_nodes: {node type: {name: [n, ...]}}, attributes in the order in which parts store them.
         edges: {edge type or None: int64 [2, E]}, sources in row 0 and destinations in row 1; the types are sorted.
         of_edges: {edge type: {name: [E, ...]}}, attributes.
-        num_links: number of edge labels, which no part stores; None if the task has no edge labels.
+        num_links: number of edge labels, which no part stores. None: the task has no edge labels.
     """
 
     ids: dict[Any, Tensor]
@@ -63,13 +64,15 @@ class Shard:
 
 
 class PlacedGraph(NamedTuple):
-    """The whole graph, as this rank knows it.
+    """The whole graph as one rank knows it: the owner of every node, and this rank's own part.
 
     Attributes:
-        owners: {node type: RangeMap with the range of ids of each rank}.
-        part: this rank's part. The values of its columns come from all ranks, which must read them together.
-        first_ids: {edge type: the edge id of this rank's first edge}; the rank's further edges have the next ids.
-        first_positions: {edge type: [ranks + 1], where the edges of each part begin among those of the whole graph}.
+        owners: {node type: RangeMap}; rank r owns a contiguous range of the node ids.
+        part: this rank's part. Its values come from all ranks, so all ranks must read the same column at the same time.
+        first_ids: {edge type: the edge id of the first edge in this rank's shard}; the shard's further edges have the
+            next ids.
+        first_positions: {edge type: [ranks + 1]}. In the CSC of the whole graph, the edges of part r are at the
+            positions from entry r up to entry r + 1.
     """
 
     ranks: Exchange
@@ -79,12 +82,15 @@ class PlacedGraph(NamedTuple):
     first_positions: dict[Any, list[int]]
 
     def book(self) -> PartitionBook:
-        """Return the book of the partition, without an edge map."""
+        """Return the PartitionBook: the part of each node. It has no edge map."""
         return PartitionBook(self.ranks.size, self.owners)
 
 
 def place(ranks: Exchange, shard: Shard) -> PlacedGraph:
-    """Return the graph of the shards of all ranks, with an owner for each node and edge. All ranks call it together.
+    """Choose the owner of each node and edge of all shards, and return the PlacedGraph. All ranks call this together.
+
+    `shard` is this rank's share of the graph. Each rank then owns a range of the node ids, and the edges whose
+    destinations it owns.
 
     Raises:
         ValueError: Ids of nodes have gaps or repeats, an edge has an end that is no node, or there are fewer nodes than
@@ -134,7 +140,7 @@ def _first_outside(ids: Tensor, count: int) -> int | None:
 
 
 def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> dict[Any, RangeMap]:
-    """Return {node type: RangeMap}, the parts that method="range" would make of the graph of all shards.
+    """Return {node type: RangeMap}: the parts that Partitioner(method="range") would make of the graph of all shards.
 
     Args:
         counts: {node type: number of nodes of all ranks}.
@@ -167,14 +173,18 @@ def _owned_ranges(ranks: Exchange, shard: Shard, counts: Mapping[Any, int]) -> d
 
 
 def _even(count: int, num_ranks: int) -> NDArray[np.int64]:
-    """Return the offsets of ranges whose lengths differ by at most one id; used until the weights are known."""
+    """Return the offsets, int64 [num_ranks + 1], that cut `count` ids into ranges whose lengths differ by at most one.
+
+    These ranges share out the work of weighing: rank r weighs the nodes of range r. The weights decide who owns a node.
+    """
     return np.array([count * rank // num_ranks for rank in range(num_ranks + 1)], dtype=np.int64)
 
 
 def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | None:
-    """Return the mask of training nodes for the range of ids that `_even` gives to this rank.
+    """Return the mask of training nodes, bool, for the range of ids that `_even` gives to this rank.
 
-    None: the type has no such mask.
+    It is gathered from all ranks. None: nodes of the type `kind` have no such mask. This also checks the ids of all
+    ranks; `count` is the number of nodes of the type.
 
     Raises:
         ValueError: The ids have gaps or repeats.
@@ -203,10 +213,10 @@ def _own_mask(ranks: Exchange, shard: Shard, kind: Any, count: int) -> Tensor | 
 
 
 def identity_of_placed(graph: PlacedGraph) -> Identity:
-    """Return the Identity that every header of the partition states; it is equal on all ranks.
+    """Return the Identity: the counts and digests that every header of the partition states. It is equal on all ranks.
 
-    Cost: each array is sent to its owners once here, and once more when the files are written. Each rank sends up to
-    2 MiB (or two rows) of each array to rank 0, where `partition_id_of` takes time O(nodes).
+    Cost: each array is sent to its owners here, and a second time when the files are written. Each rank also sends up
+    to 2 MiB (or two rows) of each array to rank 0, where `partition_id_of` takes time O(nodes).
     """
     ranks, nodes, edges = graph.ranks, graph.part.nodes, graph.part.edges
     topology = {kind: _digests_of_edges(graph, kind, own_edges) for kind, own_edges in edges.items()}
@@ -258,11 +268,15 @@ def _digest(
     *,
     with_dtype: bool = False,
 ) -> str:
-    """On rank 0, return the digest of an array with rows on all ranks. On other ranks, return a meaningless text.
+    """On rank 0, return the digest of an array whose rows are spread over all ranks.
+
+    On other ranks, the returned text has no meaning. All ranks call this together.
 
     Args:
-        of_rank: the rows of this rank, in pieces; all pieces are taken.
-        firsts: [ranks + 1], where the rows of each rank begin in the array.
+        of_rank: the rows of this rank, in pieces; the iterable is read to its end.
+        firsts: [ranks + 1], the row of the array where the rows of each rank begin.
+        dtype, row_shape: those of the array, whose shape is [firsts[-1], *row_shape].
+        with_dtype: whether the name of the dtype is part of the digest.
     """
     piece = rows_of_piece(row_shape, dtype)
     head, hashes_here, rest = _split(of_rank, firsts[ranks.rank], piece, torch.empty((0, *row_shape), dtype=dtype))
@@ -287,10 +301,12 @@ def _digest(
 
 
 def _split(of_rank: Iterable[Tensor], first: int, piece: int, nothing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (head, hashes, rest) of the rows of a rank, which begin with row `first` of the whole array.
+    """Split a rank's rows at the boundaries of pieces, and return (head, hashes, rest). A piece is `piece` rows.
 
-    head: the rows before the first piece that begins on this rank; hashes: int64, one for each whole piece; rest: the
-    rows after the whole pieces.
+    Pieces are counted from row 0 of the whole array, in which this rank's rows begin at row `first`.
+
+    head: the rows before the first piece that begins on this rank; hashes: int64, the hash of each whole piece; rest:
+    the rows after the last whole piece. `nothing` is an empty tensor with the dtype and row shape.
     """
     head, rest, hashes = [nothing], nothing, [torch.empty(0, dtype=torch.int64)]
     left = -first % piece if piece > 0 else 0
@@ -307,5 +323,5 @@ def _split(of_rank: Iterable[Tensor], first: int, piece: int, nothing: Tensor) -
 
 
 def _hash(parts: Sequence[Tensor], dtype: torch.dtype, row_shape: tuple[int, ...]) -> NDArray[np.uint64]:
-    """Return the hash of one piece, uint64 [1], or [0] without rows; `parts` are the bytes of its rows."""
+    """Return the hash of one piece, uint64 [1]; `parts` are the bytes of its rows. Without rows, return uint64 [0]."""
     return hashes_of(torch.cat([*parts]).view(dtype).reshape(-1, *row_shape))

@@ -1,8 +1,8 @@
-"""PlacedRows: the owner and the place of each row of a rank; rows are sent to their owners a window at a time.
+"""PlacedRows: sends the rows that a rank has to the ranks that own them, a window at a time.
 
 Each row has an owner, which is a rank, and a place: its position among all rows of that owner. A window is a range of
-places. A rank keeps the indices of its rows in ascending order of (owner, place). Rows of one window are contiguous in
-this order, so each round sends one slice per owner. An owner never holds more than a window.
+places. A rank keeps the indices of its rows in ascending order of (owner, place). In this order the rows of one window
+are contiguous, so each round sends one slice to each owner. An owner never holds more than a window of rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _PLACE_BYTES = 4
 
 
 class Column(NamedTuple):
-    """Values of the rows of this rank; `rows(indices)`, int64 [n], returns the values [n, ...] of these rows."""
+    """The values of one attribute for the rows that this rank has.
+
+    `rows(indices)`, int64 [n], returns values [n, ...].
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # of a row
@@ -40,7 +43,7 @@ class Column(NamedTuple):
 
 
 def column_of(values: Tensor) -> Column:
-    """Return the column whose row i is values[i]."""
+    """Return a Column over the tensor `values`: row i is values[i]."""
 
     def rows(numbers: Tensor) -> Tensor:
         some = [*rows_at(values, [numbers])]
@@ -50,13 +53,15 @@ def column_of(values: Tensor) -> Column:
 
 
 class PlacedRows:
-    """The owners and places of the rows of this rank.
+    """For each row that this rank has: its owner and its place.
+
+    The owner is the rank to which the row is sent. The place is the row's position among all rows of this owner.
 
     Args:
         order: int64 [n], the indices of the rows by ascending (owner, place).
-        places: int64 [n], the place of the row order[i].
+        places: int64 [n], the place of row order[i].
         bounds: [ranks + 1], where the rows of each owner begin in `order`.
-        counts: the number of rows of each owner, over all ranks. Each of an owner's places in [0, count) has one row.
+        counts: how many rows each owner gets from all ranks. Each place from 0 to this number - 1 has one row.
     """
 
     def __init__(
@@ -67,27 +72,34 @@ class PlacedRows:
 
     @property
     def num_own(self) -> int:
-        """The number of rows that this rank owns."""
+        """How many rows this rank owns, wherever they are before they are sent."""
         return self.counts[self.ranks.rank]
 
     def pieces(self, column: Column) -> Iterator[Tensor]:
-        """Yield the rows that this rank owns, by ascending place, in pieces.
+        """Send this rank's values to their owners; yield the rows that this rank owns, by ascending place, in pieces.
 
-        All ranks must call this together, and take all pieces.
+        The place of a row is its position among all rows of its owner. All ranks must call this together, and iterate
+        to the end.
         """
         for _, count, messages in self._windows(column):
             if count > 0:
                 yield _rows_from(messages, count, column.dtype, column.shape)
 
     def column(self, column: Column) -> PartColumn:
-        """Return the PartColumn of the rows that this rank owns; `pieces` reads its values."""
+        """Return a PartColumn, which the writers of parts read, over the rows of `column` that this rank owns.
+
+        Reading its values calls `pieces`, so all ranks must read it together.
+        """
         return PartColumn(column.dtype, (self.num_own, *column.shape), partial(self.pieces, column))
 
     def times_there(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
-        """Yield (first, counts, places) for each window of the places that this rank owns.
+        """Count how many rows of all ranks go to each place (position) that this rank owns.
 
-        first: the first place of the window; counts: int64, how many rows have each place of the window; places: for
-        each rank, the places of the rows that it sent, less `first`.
+        More or fewer than one is an error.
+
+        Yield (first, counts, places) for each window, a range of places that is exchanged at a time. first: the first
+        place of the window; counts: int64, how many rows go to each place of the window; places: for each rank, the
+        places of the rows that it sent, less `first`.
         """
         nothing = Column(torch.uint8, (0,), lambda numbers: torch.empty((numbers.shape[0], 0), dtype=torch.uint8))
         for first, count, messages in self._windows(nothing):
@@ -95,10 +107,12 @@ class PlacedRows:
             yield first, torch.bincount(torch.cat(places), minlength=count), places
 
     def _windows(self, column: Column) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Yield (first, count, messages) for each window.
+        """Send the rows of `column` to their owners, a window at a time; yield (first, count, messages) for each.
 
-        first: the first place of the window; count: how many of its places this rank owns; messages: one from each
-        rank, with the places of the sent rows, less `first`, as int32, and then the rows.
+        A window is a range of places, the positions of rows among all rows of an owner.
+
+        first: the first place of the window; count: how many of its places this rank owns; messages: uint8, one from
+        each rank. A message has the places of its rows, less `first`, as int32, and then the bytes of the rows.
         """
         most = window(self.ranks.size, column.row_bytes + _PLACE_BYTES)
         for first in range(0, max(self.counts), most):
@@ -114,14 +128,15 @@ class PlacedRows:
 
 
 def window(num_ranks: int, row_bytes: int) -> int:
-    """Return the number of places in a window: how many rows go to each owner at a time."""
+    """Return the number of places in a window: how many rows of `row_bytes` bytes each owner receives at a time."""
     return max(max(SENT_BYTES // num_ranks, LEAST_BYTES) // row_bytes, 1)
 
 
 def _rows_from(messages: Sequence[Tensor], count: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Return a tensor [count, *shape] of the rows in `messages`, each row at the place that its message gives.
+    """Put the rows in `messages` together; return a tensor [count, *shape].
 
-    The messages together must have one row for each place.
+    A message has the places of its rows, which are their indices in the result, and then the rows. All messages
+    together must have one row for each place from 0 to count - 1.
     """
     row_bytes = math.prod(shape) * dtype.itemsize
     table = torch.empty((count, row_bytes), dtype=torch.uint8)
@@ -139,9 +154,10 @@ def as_bytes(rows: Tensor) -> Tensor:
 
 
 def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> PlacedRows:
-    """Place rows by their ids, int64 [n]: rank r owns the ids in [offsets[r], offsets[r + 1]).
+    """Return the PlacedRows of rows with the ids `ids`, int64 [n]: rank r owns the ids in [offsets[r], offsets[r + 1]).
 
-    Time O(n log n); memory: 16 bytes a row.
+    The place of a row, its position among the rows of its owner, is its id less offsets[r]. Time O(n log n); memory: 16
+    bytes a row.
     """
     places, order = ids.sort()
     bounds = torch.searchsorted(places, torch.tensor(offsets)).tolist()
@@ -151,7 +167,10 @@ def placed_by_id(ranks: Exchange, ids: Tensor, offsets: Sequence[int]) -> Placed
 
 
 def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequence[int]) -> tuple[PlacedRows, Tensor]:
-    """Place edges in the order of a CSC: by destination, then by the rank that has the edge, then in its order there.
+    """Decide which rank owns each edge of this rank, and where: each owner gets its edges in the order of a CSC.
+
+    The owner of an edge is the rank that owns its destination. The order is by destination, then by the rank that has
+    the edge, then by position on that rank.
 
     Time O(n log n); memory: 16 bytes an edge, and 8 for each node that this rank owns.
 
@@ -159,7 +178,8 @@ def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequen
         destinations: int64 [n], in [0, offsets[-1]).
         offsets: rank r owns the nodes in [offsets[r], offsets[r + 1]), and their in-edges.
     Returns:
-        (placed edges, indptr); indptr is int64 [own nodes + 1], and its first value is 0.
+        (rows, indptr): the PlacedRows of the edges, and the indptr of the nodes that this rank owns, int64 [own nodes +
+        1], from 0.
     """
     places, order = destinations.sort(stable=True)  # still destinations: the loop below replaces them by places
     bounds: list[int] = torch.searchsorted(places, torch.tensor(offsets)).tolist()
@@ -185,10 +205,16 @@ def placed_by_destination(ranks: Exchange, destinations: Tensor, offsets: Sequen
 
 
 def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
-    """Return (degrees, starts) of a window of nodes.
+    """Merge the edge counts that all ranks have sent for one window of nodes; return (degrees, starts).
 
-    degrees: int64 [count], the number of edges into each node. starts: for each rank, int64, one place for each node in
-    its message, where the edges of that rank into the node begin.
+    Args:
+        messages: one from each rank: int64 [2, m] as bytes, the nodes (from 0 in the window) and the number of edges
+            into each.
+        count: the number of nodes in the window.
+    Returns:
+        degrees: int64 [count], the number of edges into each node.
+        starts: for each rank, int64 [m], the position of the rank's first edge into each node of its message. Positions
+        count the edges of the window from 0.
     """
     of_ranks = [message.clone().view(torch.int64).view(2, -1) for message in messages]
     degrees = torch.zeros(count, dtype=torch.int64)
@@ -203,14 +229,14 @@ def _starts(messages: list[Tensor], count: int) -> tuple[Tensor, list[Tensor]]:
 
 
 def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
-    """Return the integers of the ranges [starts[i], starts[i] + counts[i]), one range after the other."""
+    """Return the integers of all ranges [starts[i], starts[i] + counts[i]), one range after the other, as int64."""
     before = starts - (counts.cumsum(0) - counts)
     repeated = torch.from_numpy(np.repeat(before.numpy(), counts.numpy()))
     return repeated.add_(torch.arange(repeated.shape[0]))
 
 
 def _split(message: Tensor, row_bytes: int) -> tuple[Tensor, Tensor]:
-    """Return (places, rows) of a message: int64 [n], and uint8 [n, row_bytes]."""
+    """Split a message of `_windows` into (places, rows): int64 [n], where the rows go, and uint8 [n, row_bytes]."""
     count = message.shape[0] // (_PLACE_BYTES + row_bytes)
     places = message[: _PLACE_BYTES * count].clone().view(torch.int32)  # a copy, since a view may not be aligned
     return places.long(), message[_PLACE_BYTES * count :].view(count, row_bytes)

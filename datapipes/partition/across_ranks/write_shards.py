@@ -1,10 +1,11 @@
-"""write_shards: writes the shards of all ranks as one partition in the native layout, with a part for each rank.
+"""write_shards: writes the shards of all ranks as one partition in the native layout, with one part for each rank.
 
-No rank ever has the whole graph. Each keeps its shard, and the order in which its rows are sent: 16 bytes for each node
-and each edge. The owner of a part receives the values in windows, and writes them as they arrive.
+No rank ever has the whole graph. Each rank keeps its shard, and the order in which it sends its rows: 16 bytes for each
+node and each edge. A rank receives the values of its part in windows, and writes them as they arrive.
 
-Of the ranks that see the same disk, the lowest is the leader: it makes and renames the folder (base/folder.py). If each
-machine has a disk of its own, each machine gets a folder with the parts of its ranks.
+Several ranks may see the same disk. The lowest of these ranks is their leader: it makes the folder and gives it its
+final name (base/folder.py). If each machine has a disk of its own, each machine gets a folder with the parts of its
+ranks.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from datapipes.partition.source import TRAIN_MASK
 
 
 def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
-    """Write the shard of this rank, while all other ranks write theirs.
+    """Partition the graph whose shards the ranks hold, and write it to the folder `path`. All ranks call this together.
 
-    The folder is whole when this returns, unless another rank fails.
+    Part r is written by rank r, from the rows of all shards. The folder is whole when this returns, unless another rank
+    fails.
 
     Args:
         shard: the nodes and edges of this rank; types, names, dtypes and widths must be the same on all ranks.
-        path: as `check_root` returns it.
+        path: the folder to write, as `check_root` returns it.
     Returns:
         The report on the parts, the same on all ranks.
     Raises:
@@ -77,7 +79,11 @@ def write_shards(ranks: Exchange, shard: Shard, path: Path) -> PartitionReport:
 
 
 def _sources(graph: PlacedGraph) -> tuple[dict[Any, tuple[Tensor, Tensor]], dict[Any, Tensor]]:
-    """Return (the `remote_sources` of this rank's part, {edge type: number of edges from each part, int64 [ranks]})."""
+    """Count the sources of the edges of this rank's part, and return (remote, counts).
+
+    remote: as `remote_sources` returns it. counts: {edge type: int64 [ranks]}, how many of the edges come from each
+    part.
+    """
     size = graph.ranks.size
     counts = {kind: torch.zeros(size, dtype=torch.int64) for kind in graph.part.edges}
 
@@ -93,7 +99,12 @@ def _report(
     counts: Mapping[Any, Tensor],
     left_out: Sequence[str],
 ) -> PartitionReport:
-    """Return the report on the parts of all ranks, as `measure` would; it is the same on all ranks."""
+    """Return the PartitionReport on the parts of all ranks, as `measure` would return it. It is equal on all ranks.
+
+    Args:
+        remote, counts: as `_sources` returns them.
+        left_out: texts that name the data that no part holds.
+    """
     ranks, part = graph.ranks, graph.part
     masks = [nodes.attributes[TRAIN_MASK] for nodes in part.nodes.values() if TRAIN_MASK in nodes.attributes]
     facts = ranks.gather(
@@ -122,7 +133,10 @@ def _report(
 
 
 def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
-    """Return texts that name the data that no part holds."""
+    """Return texts that name the data that no part holds, the edge labels of each set.
+
+    []: the task has no edge labels.
+    """
     if shard.num_links is None:
         return []
     links = {"train_set": sum(ranks.gather(shard.num_links)), "validation_set": 0, "test_set": 0}
@@ -130,7 +144,7 @@ def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
 
 
 def _num_bytes(part: PartToWrite) -> int:
-    """Return about how many bytes a part takes on the disk."""
+    """Return about how many bytes the files of `part` will take on the disk."""
     columns = [column for nodes in part.nodes.values() for column in nodes.attributes.values()]
     for edges in part.edges.values():
         columns += [edges.indptr, edges.indices, edges.edge_ids, *edges.attributes.values()]
@@ -139,14 +153,14 @@ def _num_bytes(part: PartToWrite) -> int:
 
 
 def _with_cost(ranks: Exchange, report: PartitionReport, cost: Cost) -> PartitionReport:
-    """Return the report with the cost: for each step the seconds of the slowest rank, and the highest peak memory."""
+    """Return `report` with its costs: for each step the seconds of the slowest rank, and the highest peak memory."""
     seen = ranks.gather([cost.seconds, max(cost.memory_bytes.values(), default=0)])
     seconds = {step: max(of_rank[step] for of_rank, _ in seen) for step in cost.seconds}
     return dataclasses.replace(report, seconds=seconds, memory_bytes=max(memory for _, memory in seen))
 
 
 def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]:
-    """Return {name: File} of the part files of all ranks; `files` has the files that this rank wrote."""
+    """Return {file name: File}, for partition.json, of the part files of all ranks. `files` has those of this rank."""
     of_ranks = ranks.gather({name: [*file] for name, file in files.items()})
     return {name: File(*file) for of_rank in of_ranks for name, file in of_rank.items()}
 
@@ -154,10 +168,10 @@ def _files_of_all(ranks: Exchange, files: Mapping[str, File]) -> dict[str, File]
 def _write_book(
     graph: PlacedGraph, shard: Shard, identity: Identity, folder: Path, leaders: Collection[int]
 ) -> dict[str, File]:
-    """On a leader, write book/ and return {name: File}; on other ranks, return {}.
+    """On a leader, write the folder book/ and return {file name: File}; on other ranks, return {}. All ranks call this.
 
-    The edge map is written if edges have attributes, as the Partitioner does by default. The edges of a rank have
-    consecutive ids. Each rank sends the parts of its edges to the leaders.
+    The part of each edge (the edge map) is written if edges have attributes, as the Partitioner does by default. Each
+    rank looks up the parts of its shard's edges, which have consecutive edge ids, and sends them to the leaders.
     """
     edges = {}
     if any(own_edges.attributes for own_edges in graph.part.edges.values()):
@@ -175,9 +189,14 @@ def _write_book(
 def _parts(
     ranks: Exchange, destinations: Tensor, owners: RangeMap, first_id: int, total: int, leaders: Collection[int]
 ) -> Iterator[Tensor]:
-    """On a leader, yield the part of each edge by ascending edge id, a window of ids at a time; on others, nothing.
+    """On a leader, yield the part of each edge, in pieces, by ascending edge id. On other ranks, yield nothing.
 
     All ranks must call this together, and iterate to the end.
+
+    Args:
+        destinations: int64, the destinations of this rank's edges, whose edge ids begin with `first_id`.
+        owners: the part of each node of the destination type.
+        total: the number of edges of all ranks.
     """
     dtype, nothing = smallest_dtype(ranks.size), torch.empty(0, dtype=torch.uint8)
     most = window(1, 8)  # the parts are looked up as int64
@@ -195,14 +214,15 @@ def _parts(
 
 @contextmanager
 def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], int]) -> Iterator[tuple[Path, list[int]]]:
-    """Yield (folder, leaders): the hidden folder where this rank writes its part, and the leader of each rank.
+    """Yield (folder, leaders): the hidden folder in which this rank writes its part, and a list of all ranks' leaders.
 
-    When the with statement of the leader ends without an error, the folder becomes `path`: it appears whole or not at
-    all. The caller ensures that all ranks have written before the leader's with statement ends.
+    A rank's leader is the lowest rank that sees the same disk; it makes the folder. When the leader's with statement
+    ends without an error, the folder gets the name `path`. So `path` appears whole or not at all. The caller ensures
+    that all ranks have written before that.
 
     Args:
-        path: as `check_root` returns it.
-        num_bytes: function of a list of ranks: about how many bytes these ranks will write.
+        path: the final folder, as `check_root` returns it.
+        num_bytes: function (list of ranks) -> about how many bytes these ranks will write.
     Raises:
         FileNotFoundError: This rank does not see the folder that its leader has made.
         The errors of `new_folder`, on the leader.
@@ -236,10 +256,10 @@ def shared_root(ranks: Exchange, path: Path, num_bytes: Callable[[list[int]], in
 
 
 def _leaders(ranks: Exchange, path: Path) -> list[int]:
-    """Return for each rank the lowest rank that sees the same disk at `path`.
+    """Return for each rank its leader: the lowest rank that sees the same disk at `path`. All ranks call this together.
 
-    Each rank puts a mark (an empty file) beside `path`, and looks for the marks of others. Each mark has a new name, so
-    no file system has cached that it is missing.
+    Each rank creates an empty file beside `path`, its mark, and looks for the marks of the others. Each mark has a new
+    name, so no file system has cached that it is missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     mark = path.parent / f"{_mark(path)}{secrets.token_hex(8)}"
@@ -253,7 +273,7 @@ def _leaders(ranks: Exchange, path: Path) -> list[int]:
 
 
 def _clear_marks(path: Path) -> None:
-    """Remove the marks of ranks that were killed while they elected a leader.
+    """Remove the marks (see `_leaders`) beside `path` that were left by ranks which were killed during an election.
 
     Only the process that holds the lock of the new folder may call this.
     """

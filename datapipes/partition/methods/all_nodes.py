@@ -1,7 +1,7 @@
 """AllNodes: the nodes of all types in one numbering, and the weight that each node has when parts are balanced.
 
-The types follow one another in sorted order: node v of a type has the number `offset + v`, where `offset` is the number
-of nodes of the types before. A graph without types has one type, None.
+The types follow one another in sorted order: node v of a type has the number `offset + v`, where `offset` is how many
+nodes the types before have. A graph without types has one type, None.
 
 **Combined weight.** METIS, Fennel and ranges balance one weight for each node. It is made of three measures: the nodes,
 the in-edges (an edge belongs to the part of its destination) and the training nodes. A node weighs `base`, plus
@@ -32,7 +32,7 @@ STAGE = 2**16 - 1  # stands for the stage in the random keys of all methods; no 
 
 
 class Combined(NamedTuple):
-    """The weight of a node: `base`, plus `per_edge` for each in-edge, plus `extra` if it is a training node."""
+    """The terms of a node's weight: `base`, plus `per_edge` for each in-edge, plus `extra` if it is a training node."""
 
     base: int
     per_edge: int
@@ -40,16 +40,18 @@ class Combined(NamedTuple):
 
 
 class AllNodes:
-    """The nodes of all types of a Source in one numbering, with their weights.
+    """The nodes of all types of a graph in one numbering, and their weights.
+
+    Node v of a type has the number offsets[type] + v.
 
     Attributes:
         types: node types in sorted order; (None,) without types.
         counts: {node type: number of nodes}.
-        offsets: {node type: number of its first node}.
-        total: number of all nodes.
-        num_training: number of training nodes.
-        shares: {measure: its share of the weight}, as given.
-        combined: the weight of a node.
+        offsets: {node type: the number of its first node in the numbering}.
+        total: how many nodes there are, of all types.
+        num_training: how many of them are training nodes.
+        shares: {measure: its share of the weight}, as given; the measures are "nodes", "edges" and "train".
+        combined: the three terms of the weight of a node.
     """
 
     def __init__(self, source: Source, shares: Mapping[str, float]) -> None:
@@ -63,23 +65,26 @@ class AllNodes:
         self.weigh(shares)
 
     def weigh(self, shares: Mapping[str, float]) -> None:
-        """Set the share of each measure in the weight of a node, and compute `combined` again."""
+        """Change `shares`, the share of each measure in the weight of a node, and compute `combined` again."""
         num_edges = sum(map(self._graph.num_edges_of, self._graph.edge_types))
         self.shares = dict(shares)
         self.combined = combined_weight(shares, (self.total, num_edges, self.num_training))
 
     def training(self, node_type: NodeType | None) -> NDArray[np.bool_] | None:
-        """Return a view of the mask of the training nodes of a type, bool [n]; None if the type has no mask."""
+        """Return the mask of the training nodes of a type, bool [n], a view. None: the type has no mask."""
         mask = self._training.get(node_type)
         return None if mask is None else mask.numpy()
 
     def training_bytes(self) -> list[NDArray[np.uint8] | None]:
-        """Return the masks of all types as the kernels take them: contiguous uint8, None for a type without a mask."""
+        """Return a list of the masks of training nodes of all types, as the C++ code takes them.
+
+        A mask is contiguous uint8 [n]. The entry of a type without a mask is None.
+        """
         masks = [self.training(node_type) for node_type in self.types]
         return [None if mask is None else np.ascontiguousarray(mask).view(np.uint8) for mask in masks]
 
     def weights(self, node_type: NodeType | None) -> Iterator[NDArray[np.int64]]:
-        """Yield the weights of the nodes of a type, up to CHUNK at a time."""
+        """Yield the weights of the nodes of a type, int64, up to CHUNK nodes at a time."""
         into = [edge_type for edge_type in self._graph.edge_types if ends_of(edge_type)[1] == node_type]
         offsets = [self._graph.relation(edge_type).indptr.numpy() for edge_type in into]
         return node_weights(self.combined, self.counts[node_type], self.training(node_type), offsets)
@@ -88,11 +93,12 @@ class AllNodes:
 def node_weights(
     combined: Combined, count: int, mask: NDArray[np.bool_] | None, offsets: Sequence[NDArray[np.int64]] = ()
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the weights of `count` nodes, up to CHUNK at a time.
+    """Yield the weights of `count` nodes of one type, int64, up to CHUNK nodes at a time.
 
     Args:
+        combined: the three terms of the weight.
         mask: bool [count], whether each node is a training node. None: no node is.
-        offsets: the indptr of each relation into these nodes, for `combined.per_edge`.
+        offsets: the indptr of each relation whose destinations are these nodes, from which in-edges are counted.
     """
     base, per_edge, extra = combined
     for begin in range(0, count, CHUNK):
@@ -106,10 +112,11 @@ def node_weights(
 
 
 def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -> Combined:
-    """Return the weight of a node; see the docstring of the module.
+    """Return the three terms of a node's weight, chosen so that each measure has its share in the weight of all nodes.
 
     Args:
-        totals: the numbers of nodes, of edges and of training nodes.
+        shares: {measure: its share of the weight}; the measures are "nodes", "edges" and "train".
+        totals: (number of nodes, number of edges, number of training nodes).
     """
     counted = [shares.get(name, 0) if total > 0 else 0 for name, total in zip(EVEN, totals, strict=True)]
     every = sum(counted)

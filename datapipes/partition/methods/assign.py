@@ -1,8 +1,8 @@
-"""assign: calls the method that chooses the part of each node. The short methods are here too.
+"""assign: chooses the part of each node by one of four methods. The short methods are in this module.
 
 "metis" has a module of its own (metis_parts.py). "range" gives each part one contiguous range of each type's nodes;
-"random" deals nodes in a random order; "fennel" streams over the nodes, for graphs that METIS cannot hold. Parts that a
-method has left empty get one node each.
+"random" deals nodes to the parts in a random order; "fennel" streams over the nodes, for graphs that METIS cannot hold.
+If a method has left parts empty, each of them gets one node.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _NAME = "Partitioner"
 
 
 def assign(source: Source, num_parts: int, **options: Any) -> PartitionBook:
-    """Return the PartitionBook of `make_assignment`, which has the same arguments and errors."""
+    """Choose the part of each node, and return the PartitionBook.
+
+    `make_assignment` has the same arguments and errors.
+    """
     return make_assignment(source, num_parts, **options)[0]
 
 
@@ -54,7 +57,7 @@ def make_assignment(
     progress: Progress,
     balance: Mapping[str, float] | None = None,
 ) -> tuple[PartitionBook, int]:
-    """Choose the part of each node, and return (book, peak bytes of METIS). No part is empty.
+    """Choose the part of each node of the graph in `source`; return (book, peak bytes of METIS). No part is empty.
 
     Args:
         num_parts: 1 up to the number of nodes of all types, at most 32,768. With 1, no method runs.
@@ -63,12 +66,14 @@ def make_assignment(
             "fennel": a stream over the nodes, in few bytes a node (`fennel_parts`).
             "random": the nodes in a random order, dealt to the parts in turn (`random_parts`).
             "range": contiguous ranges of each type (`range_parts`).
-        recursive: METIS halves again and again, instead of making all parts at once. Only for "metis".
+        recursive: (only for "metis") METIS halves the graph again and again, instead of making all parts at once.
         rng_seed: in [0, 2^64). Equal seeds give equal parts; "range" uses none.
-        balance: shares of "nodes", "edges" and "train" in the weight that "metis" and "fennel" balance (all_nodes.py),
-            numbers >= 0, at least one above 0. A measure that is left out has the share 0. None: 1.0 each.
+        balance: {measure: share} in the weight that "metis" and "fennel" balance (all_nodes.py). The measures are
+            "nodes", "edges" and "train"; a share is a number >= 0, and one is above 0. A measure that is left out has
+            the share 0. None: 1.0 each.
     Returns:
-        The book, without an edge map, and the peak private memory in bytes of METIS's process; 0 if METIS did not run.
+        (book, peak): the PartitionBook, without an edge map, and the peak private memory of METIS's process in bytes,
+        or 0 if METIS did not run.
     Raises:
         TypeError, ValueError: An argument is not as above, or the graph is corrupt.
         ModuleNotFoundError: method="metis", and pymetis is not installed.
@@ -106,7 +111,7 @@ def check_arguments(
     rng_seed: int,
     balance: Mapping[str, float] | None = None,
 ) -> None:
-    """Raise the TypeError or ValueError of `make_assignment` if an argument has a value that is not allowed."""
+    """Check the arguments of `make_assignment`; raise its TypeError or ValueError for a value that is not allowed."""
     check_choice(_NAME, "method", method, METHODS)
     if check_bool(_NAME, "recursive", recursive) and method != "metis":
         raise ValueError(
@@ -153,10 +158,11 @@ def _is_share(share: Any) -> bool:
 
 
 def random_parts(nodes: AllNodes, num_parts: int, rng_seed: int) -> dict[NodeType | None, IdMap]:
-    """Deal the nodes to the parts in turn, like cards: first the training nodes, type by type, then all others.
+    """Deal the nodes to the parts in turn, like cards; return {node type: IdMap}.
 
-    The nodes of a type come in the order of a seeded permutation. So two parts differ by at most one node, by at most
-    one training node, and by at most one training node and one other node of each type.
+    First come the training nodes, type by type, then all others. The nodes of a type come in the order of a seeded
+    permutation. So two parts differ by at most one node, by at most one training node, and by at most one training node
+    and one other node of each type.
 
     Time O(num_nodes); memory: 1 byte a node (2 for more than 256 parts) for the result, and 64 MiB.
     """
@@ -179,16 +185,18 @@ def random_parts(nodes: AllNodes, num_parts: int, rng_seed: int) -> dict[NodeTyp
 
 
 def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int, progress: Progress) -> NDArray[Any]:
-    """Return the part of each node, indexed by its number in `nodes`: uint8 for up to 255 parts, else int16.
+    """Choose parts by Fennel: return the part of each node, indexed by its number in `nodes`.
+
+    The dtype is uint8 for up to 255 parts, else int16.
 
     A node goes to the part that has most of its neighbors, less a penalty for the weight that the part has already.
-    This is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes; each pass knows the parts of the pass
-    before. A pass that moves fewer than one node in FEW is the last. csrc/partition/fennel.h has all rules. The rows of
-    the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be larger than memory;
-    each pass reads the whole graph.
+    This is Fennel with gamma = 2. Up to MOST_PASSES passes go over all nodes, and each pass starts from the parts of
+    the pass before. The last pass is one that moves fewer than 1 / FEW of the nodes. csrc/partition/fennel.h has all
+    rules. The rows of the graph are read in stretches of up to 1,024 nodes in a random order, so a mapped graph may be
+    larger than memory; each pass reads the whole graph.
 
-    No part exceeds both 1.03 times the mean weight and the mean plus the weight of one node. Then `even_parts` evens
-    each measure of the weight by itself.
+    The weight of a part is at most 1.03 times the mean, or the mean plus the weight of the heaviest node if that is
+    more. Then `even_parts` balances each measure of the weight (nodes, in-edges, training nodes) by itself.
 
     Time O(edges + nodes log num_parts) a pass. Memory: 5 bytes a node for up to 255 parts, else 8; one more if a mask
     of training nodes is not contiguous. After the passes: 1 or 2 bytes a node, and the memory of `even_parts`.
@@ -222,7 +230,7 @@ def fennel_parts(graph: Graph, nodes: AllNodes, num_parts: int, *, rng_seed: int
 
 
 def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
-    """Give each empty part one node, in place.
+    """Give each empty part one node, by changing `parts` in place.
 
     In ascending order, each empty part takes the last node of the part that has the most nodes at that time. Among
     equally large parts, the part with the lowest id gives its node. If no part is empty, nothing changes.
@@ -252,7 +260,7 @@ def fill_empty_parts(parts: NDArray[Any], num_parts: int) -> None:
 
 
 def range_parts(nodes: AllNodes, num_parts: int) -> dict[NodeType | None, IdMap]:
-    """Cut the nodes of each type, in the order of their ids, into ranges of equal weight.
+    """Cut the nodes of each type, in the order of their ids, into ranges of equal weight; return {node type: RangeMap}.
 
     Part p begins at the first node that has at least p / num_parts of the type's weight before it. A type with
     num_parts nodes or more gives each part at least one node. A type with fewer nodes gives them, one each, to
@@ -269,11 +277,14 @@ def range_parts(nodes: AllNodes, num_parts: int) -> dict[NodeType | None, IdMap]
 def range_bounds(
     counts: Mapping[NodeType | None, int], num_parts: int, cut: Callable[[NodeType | None], NDArray[np.int64]]
 ) -> dict[NodeType | None, NDArray[np.int64]]:
-    """Return {node type: offsets}, int64 [num_parts + 1]: part p has the ids in [offsets[p], offsets[p + 1]).
+    """Cut the ids of each type into ranges, and return {node type: offsets}, int64 [num_parts + 1].
+
+    Part p has the ids in [offsets[p], offsets[p + 1]). A type with at least `num_parts` nodes is cut by `cut`. The
+    nodes of smaller types go to parts one by one.
 
     Args:
         counts: {node type: number of nodes}, sorted.
-        cut: function (node type) -> offsets, for types with at least num_parts nodes.
+        cut: function (node type) -> offsets.
     """
     bounds = {}
     turn = 0
@@ -289,7 +300,7 @@ def range_bounds(
 
 
 def _cut(nodes: AllNodes, node_type: NodeType | None, num_parts: int) -> NDArray[np.int64]:
-    """Return the offsets of a type with at least num_parts nodes, int64 [num_parts + 1]."""
+    """Return the offsets of ranges of equal weight, int64 [num_parts + 1]; the type has `num_parts` nodes or more."""
     total = sum(int(weights.sum()) for weights in nodes.weights(node_type))
     bounds, _ = cut_by_weight(nodes.weights(node_type), total, num_parts)
     return with_a_node_each(bounds, nodes.counts[node_type])
@@ -298,15 +309,18 @@ def _cut(nodes: AllNodes, node_type: NodeType | None, num_parts: int) -> NDArray
 def cut_by_weight(
     weights: Iterable[NDArray[np.int64]], total: int, num_parts: int, before: int = 0, first: int = 0
 ) -> tuple[NDArray[np.int64], int]:
-    """Return (begins, weight): where parts begin among some successive nodes of a type, and the weight so far.
+    """Find where parts of equal weight begin among some successive nodes of a type; return (begins, weight).
+
+    The nodes need not be all nodes of the type: several ranks may each find the parts that begin among some of the
+    nodes.
 
     Args:
         weights: the weights of these nodes, in pieces; the first is the weight of node `first`.
         total: the weight of all nodes of the type.
         before: the weight of the nodes before `first`.
     Returns:
-        begins: int64 [num_parts + 1], the first node of each part, but 0 for a part that does not begin among these
-        nodes. weight: `before` plus the weight of these nodes.
+        begins: int64 [num_parts + 1], the first node of each part; 0 for a part that does not begin among these nodes.
+        weight: `before` plus the weight of these nodes.
     """
     # The weight before the first node of each part: Python's integers, since total * num_parts may exceed int64.
     wanted = np.array([-(-total * part // num_parts) for part in range(num_parts + 1)], dtype=np.int64)
@@ -320,7 +334,10 @@ def cut_by_weight(
 
 
 def with_a_node_each(bounds: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """Return the offsets `bounds`, moved as little as needed for each part to have a node; num_nodes >= num_parts."""
+    """Move the offsets `bounds` as little as needed to give each part a node, and return them.
+
+    `num_nodes` is at least the number of parts.
+    """
     num_parts = len(bounds) - 1
     turns = np.arange(num_parts + 1)
     return np.minimum(np.maximum.accumulate(bounds - turns) + turns, num_nodes - num_parts + turns)

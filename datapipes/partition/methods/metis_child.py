@@ -1,9 +1,9 @@
 """The process in which METIS runs: a script for `metis_parts.py`, with NumPy and pymetis only.
 
 pymetis never lets go of the GIL, so METIS could not be interrupted in the caller's process. Standard input brings the
-request as JSON. If standard input ends without a request, the caller has stopped the call. The graph and the answer are
-in the memory whose descriptor the request names. The output of METIS and Python goes to the caller. When the thread
-that started this process ends, the kernel kills the process.
+request as JSON; if it is empty, the caller has given up, and this process ends. The graph and the answer are in shared
+memory, whose descriptor the request names. The caller reads what METIS and Python print. When the thread that started
+this process ends, the kernel kills the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def main() -> None:
 
 
 def run(request: dict[str, Any]) -> None:
-    """Run METIS, write the part of each node to the place and in the dtype of the request, and fill in the header."""
+    """Run METIS, and write the part of each node to the shared memory, with a header that says that it is there.
+
+    `request` says where in the memory the parts go, and in which dtype.
+    """
     import numpy as np
     import pymetis
 
@@ -61,7 +64,9 @@ def run(request: dict[str, Any]) -> None:
 
 
 def peak_bytes() -> int:
-    """Return the peak of this process's private memory in bytes, without libraries and memory shared with the caller.
+    """Return the peak of this process's private memory in bytes.
+
+    Libraries and memory shared with the caller are left out.
 
     getrusage would count the caller's memory before exec.
     """

@@ -3,7 +3,8 @@
 The graph for METIS is undirected: both directions of each edge, no self-loops, no parallel edges. Parallel and opposite
 edges become one edge. METIS runs in a process of its own (metis_child.py), which is started, watched and ended here.
 The graph is in anonymous memory that METIS's process maps. Only the descriptor is sent, and this process has no copy
-while METIS runs. At the end `even_parts` evens each measure by itself, as after Fennel.
+while METIS runs. At the end `even_parts` balances each measure of the weight (nodes, in-edges, training nodes) by
+itself, as after Fennel.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ _REMEDY = "Use method='fennel', which needs few bytes a node, or a machine with 
 
 
 def require_pymetis() -> None:
-    """Raise ModuleNotFoundError, with what to install, if pymetis is not installed."""
+    """Raise ModuleNotFoundError if pymetis is not installed; the message says what to install."""
     needed("pymetis", "partition", "Partitioner: method='metis'", "; or use method='fennel'")
 
 
 def index_dtype() -> np.dtype[Any]:
-    """Return the dtype of integers that METIS reads without a copy; it depends on how METIS was built."""
+    """Return the integer dtype of graphs that METIS reads without a copy; it depends on how METIS was built."""
     import pymetis
 
     if hasattr(pymetis, "zero_copy_dtype"):  # since pymetis 2025.2.1
@@ -60,12 +61,16 @@ def index_dtype() -> np.dtype[Any]:
 def metis_parts(
     graph: Graph, nodes: AllNodes, num_parts: int, *, recursive: bool, rng_seed: int, progress: Progress
 ) -> tuple[NDArray[Any], int]:
-    """Return (parts, peak bytes of METIS); parts[i] is the part of node number i of `nodes`, in the smallest dtype.
+    """Choose parts by METIS, and return (parts, peak).
 
-    METIS balances the combined weight; `even_parts` then evens each measure. If a measure stays above 1.15 times the
-    mean, METIS runs again, up to MOST_RUNS times in all, with another seed and larger shares of the uneven measures in
-    the weight. Of the results with at most 1.5 times the smallest cut, the most even one is taken. If it is still
-    uneven, it is evened once more.
+    parts: the part of each node, indexed by its number in `nodes`, uint8 or int16. peak: the peak memory of METIS's
+    process in bytes.
+
+    METIS balances the combined weight; `even_parts` then balances each measure of the weight (nodes, in-edges, training
+    nodes). If the largest part has more than 1.15 times the mean of a measure, METIS runs again, up to MOST_RUNS times
+    in all. Each run has another seed, and larger shares of the uneven measures in the weight. Results with more than
+    1.5 times the smallest cut are dropped, and the most even of the others is taken. If this result is still uneven, it
+    is balanced once more.
 
     METIS runs in a process of its own, which ends with this call whatever happens. Call `require_pymetis` before this.
 
@@ -108,7 +113,10 @@ def metis_parts(
 
 
 def _parts_of(request: dict[str, Any], memory: int, progress: Progress) -> tuple[NDArray[Any], int]:
-    """Run METIS once; return (the part of each node, the peak bytes of its process)."""
+    """Run METIS once on the graph in the shared memory; return (parts, peak).
+
+    parts: the part of each node, in the dtype that `request` names; peak: the peak memory of METIS's process in bytes.
+    """
     os.pwrite(memory, bytes(HEADER_BYTES), 0)
     _run_metis(request, memory, progress)
     has_answer, peak_bytes = _mapped(memory, np.dtype(np.int64), 0, 2).tolist()
@@ -119,7 +127,12 @@ def _parts_of(request: dict[str, Any], memory: int, progress: Progress) -> tuple
 
 
 def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, progress: Progress) -> dict[str, Any]:
-    """Write the undirected graph to the memory, with room for weights; return the request's fields that describe it."""
+    """Write the undirected graph to the shared memory; return the fields of the request that say where its arrays are.
+
+    Args:
+        memory: descriptor of the memory.
+        weighted: whether to leave room for the weights of the nodes.
+    """
     progress("make the undirected graph", 0, 0)
     topology, index = graph.topology(), index_dtype()
     weights_at = HEADER_BYTES + (nodes.total + 1) * index.itemsize
@@ -142,12 +155,12 @@ def _write_graph(memory: int, graph: Graph, nodes: AllNodes, weighted: bool, pro
 
 
 def as_metis_counts(weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return combined weights in larger units, rounded down, in which all nodes together weigh up to MOST_WEIGHT."""
+    """Return `weights` scaled down to integers that METIS can add up: all nodes together weigh up to MOST_WEIGHT."""
     return weights // (UNITS // MOST_WEIGHT)
 
 
 def _write_weights(memory: int, nodes: AllNodes, request: Mapping[str, Any]) -> None:
-    """Write the weight of each node to the memory, where the request says."""
+    """Write the weight of each node to the shared memory, at the position that `request` gives."""
     weights = _mapped(memory, np.dtype(request["index"]), request["weights_at"], nodes.total)
     for node_type in nodes.types:
         at = nodes.offsets[node_type]
@@ -157,7 +170,10 @@ def _write_weights(memory: int, nodes: AllNodes, request: Mapping[str, Any]) -> 
 
 
 def _grow(memory: int, begin: int, num_bytes: int) -> None:
-    """Reserve memory up to begin + num_bytes, so that a shortage is an error here and not a signal later."""
+    """Reserve shared memory up to byte begin + num_bytes.
+
+    A lack of memory then is an error here, not a signal later.
+    """
     check_memory("Partitioner", "the undirected graph for METIS", num_bytes, _REMEDY)
     try:
         if num_bytes > 0:
@@ -169,7 +185,7 @@ def _grow(memory: int, begin: int, num_bytes: int) -> None:
 
 
 def _mapped(memory: int, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
-    """Return an array of `count` values at byte `begin` of the memory, which stays mapped while the array lives."""
+    """Return an array of `count` values over the shared memory, from byte `begin` on; it keeps the memory mapped."""
     array: NDArray[Any] = np.ndarray(count, dtype, mmap.mmap(memory, 0), begin)
     return array
 
@@ -180,11 +196,11 @@ MOST_OUTPUT = 2000  # bytes of METIS's output in an error
 
 
 class MetisError(RuntimeError):
-    """The process in which METIS ran ended without a result. The message says how, and has its last output."""
+    """The process in which METIS ran ended without a result. The message says how it ended, and has its last output."""
 
 
 def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> None:
-    """Run the script with a request and the memory that the request names; return when the script has succeeded.
+    """Run metis_child.py in a new process, send it `request`, and return when it has written the answer to the memory.
 
     If this call raises, KeyboardInterrupt included, the process has ended. The process also ends with this thread.
 
@@ -219,7 +235,10 @@ def _run_metis(request: Mapping[str, Any], memory: int, progress: Progress) -> N
 
 
 def _output(process: subprocess.Popen[bytes], request: dict[str, Any], progress: Progress) -> bytes:
-    """Send the request, wait until the process ends, and return its output; call `progress` meanwhile."""
+    """Send `request` to METIS's process, wait until the process ends, and return what it printed.
+
+    Meanwhile `progress` is called every LOOK_S seconds.
+    """
     began, left = time.monotonic(), json.dumps(request).encode()
     while True:
         try:
@@ -234,12 +253,12 @@ def _output(process: subprocess.Popen[bytes], request: dict[str, Any], progress:
 
 
 class Evened(NamedTuple):
-    """How uneven the parts are, and how many edges they cut, before and after `even_parts`.
+    """How uneven the parts are, and how many edges they cut, before and after a call of `even_parts`.
 
     Attributes:
-        before, after: {measure: how much the largest part exceeds 1.1 times the mean, divided by the mean}. For the
-            measure "nodes", the largest of these values over all node types.
-        cut_before, cut_after: number of edges between two parts.
+        before, after: {measure: excess}. The excess is what the largest part has above 1.1 times the mean, divided by
+            the mean; 0 if there is no excess. For the measure "nodes", the largest excess over all node types.
+        cut_before, cut_after: number of edges whose ends are in different parts.
     """
 
     before: dict[str, float]
@@ -249,16 +268,16 @@ class Evened(NamedTuple):
 
     @property
     def worst(self) -> float:
-        """The largest of `after`."""
+        """How uneven the parts are after the call: the largest excess over 1.1 times the mean, of any measure."""
         return max(self.after.values())
 
 
 def even_parts(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: int, *, more_cut: int = 0) -> Evened:
-    """Balance the parts in place: where a part has more than 1.1 times the mean of a measure, move nodes elsewhere.
+    """Balance the parts in place: where a part has more than 1.1 times the mean of a measure, move nodes out of it.
 
     The measures are those that have a share in the combined weight (all_nodes.py): the nodes of each type by
-    themselves, the in-edges, the training nodes. The cut grows by 15 % at most, or by `more_cut` edges if that is more,
-    so a measure may stay uneven. csrc/partition/even_parts.h has all rules, time and memory.
+    themselves, the in-edges, the training nodes. The number of cut edges grows by at most 15 % or `more_cut`, whichever
+    is more, so a measure may stay uneven. csrc/partition/even_parts.h has all rules, time and memory.
 
     Source: Fiduccia, Mattheyses: A linear-time heuristic for improving network partitions, DAC 1982.
 
@@ -281,6 +300,9 @@ def even_parts(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: in
 
 
 def even_at_last(graph: Graph, nodes: AllNodes, parts: NDArray[Any], num_parts: int, evened: Evened) -> None:
-    """If the parts are still uneven, even them once more; this time the cut may grow by a third."""
+    """If `evened`, the result of `even_parts`, says that the parts are still uneven, balance them once more.
+
+    This time the number of cut edges may grow by a third.
+    """
     if evened.worst > EVEN_ENOUGH:
         even_parts(graph, nodes, parts, num_parts, more_cut=evened.cut_after // 3)

@@ -1,4 +1,7 @@
-"""A folder of the native layout: arrays.npy with all arrays (graph/arena.py), and a JSON header that names them."""
+"""A folder of the native layout, of a part or of the book: one file with all arrays, and a JSON header.
+
+All arrays are in arrays.npy (graph/arena.py); the header says where each of them begins.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ from datapipes.partition.native.piece_hash import PieceHash, hash_of_bytes
 
 @dataclass(frozen=True)
 class Own:
-    """How many nodes of each node type, and edges of each edge type, a part owns, in the order of the types."""
+    """How many nodes of each node type, and edges of each edge type, a part owns.
+
+    The order is that of the sorted types.
+    """
 
     nodes: tuple[Count, ...]
     edges: tuple[Count, ...]
@@ -48,7 +54,7 @@ class Own:
 
 @dataclass(frozen=True)
 class PartFields:
-    """The fields of part.json that other headers do not have."""
+    """The fields that part.json has beyond those that every header has: the id of the part, and what the part owns."""
 
     part: Count
     own: Own
@@ -56,13 +62,19 @@ class PartFields:
 
 @dataclass(frozen=True)
 class BookFields:
-    """The fields of book.json that other headers do not have."""
+    """The field that book.json has beyond those that every header has: whether the book has an edge map."""
 
     has_edges: bool
 
 
 class Folder(NamedTuple):
-    """A kind of folder: the file name of its header, the format stated there, and the class of its further fields."""
+    """What differs between the two kinds of folder, part and book.
+
+    Attributes:
+        header: the name of the JSON file.
+        format: the text that the header must have as its "format".
+        fields: the class of the fields that only this header has.
+    """
 
     header: str
     format: str
@@ -83,10 +95,11 @@ def write_folder(
     arrays: Sequence[Array],
     progress: Callable[[int, int], None],
 ) -> dict[str, File]:
-    """Write arrays and header into the folder `name` of `root`; return {path within `root`: File}.
+    """Write arrays and header into the folder `name` of `root`; return {path within `root`: File}, sizes and hashes.
 
     Args:
-        fields: the further fields of the header.
+        identity: what every header of the partition states.
+        fields: the fields that only this kind of header has.
         progress: called with (bytes of arrays.npy written so far, all bytes of arrays.npy).
     """
     arena = planned(arrays)
@@ -111,10 +124,13 @@ def write_folder(
 def read_folder(
     where: str, manifest: Manifest, name: str, kind: Folder, kinds: Mapping[str, int], *, verify: bool
 ) -> tuple[Any, dict[Place, Tensor]]:
-    """Return (fields, arrays) of the folder `name`: a `kind.fields` from its header, and {place: memory-mapped array}.
+    """Read the folder `name` of a partition, and return (fields, arrays).
+
+    fields: an object of the class `kind.fields`, from the header. arrays: {place: memory-mapped array}; a place is
+    (kind of array, index of its type, name of the attribute or "").
 
     Args:
-        kinds: {allowed kind of array: number of node types or edge types}.
+        kinds: {allowed kind of array: how many types it may have}.
         verify: compare the hashes of the files; if False, only their sizes.
     Raises:
         FileNotFoundError: A file is missing.

@@ -1,4 +1,4 @@
-"""partition.json: the identity of a partition, and the size and hash of every file of the native layout.
+"""partition.json: what a native partition is, and the size and hash of each of its files.
 
 partition.json is written last. A folder without it holds no native partition. The reader trusts no file: numbers and
 names are checked, nothing is unpickled, and each file is compared with its size and hash when it is opened. The headers
@@ -52,13 +52,15 @@ MOST_BYTES = 2**25  # of partition.json: room for two files of each of 2^15 part
 
 @dataclass(frozen=True)
 class Identity:
-    """What each header of a partition states about the whole partition.
+    """The facts by which partitions are told apart. Every header of a partition states them.
 
     Attributes:
         num_parts: number of parts.
         fingerprint: digest of the whole graph.
-        partition_id, content_id: 16 hexadecimal digits each, see native_book.py.
-        num_nodes, num_edges: {type: number in the whole graph}, sorted by type; without types, the type is None.
+        partition_id: digest of fingerprint, number of parts, and the part of each node, 16 hexadecimal digits.
+        content_id: digest of fingerprint, `node_time_attr` and all attributes, 16 hexadecimal digits.
+        num_nodes, num_edges: {type: how many nodes or edges the whole graph has}, sorted by type; without types, the
+            type is None.
     Raises:
         ValueError: The types do not fit each other.
     """
@@ -86,7 +88,7 @@ class Identity:
             raise ValueError(f"an edge type ends at {shown(missing[0])}, which is no node type")
 
     def described(self) -> dict[str, Any]:
-        """Return the fields of a header that state this identity."""
+        """Return the fields of a header that state this identity, as {name: JSON value}."""
         return {_STORED.get(name, name): value for name, value in to_json(self).items()}
 
 
@@ -105,7 +107,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class _Fields:
-    """The fields of partition.json that other headers do not have; a Manifest has them under the same names."""
+    """The fields that only partition.json has. A Manifest has attributes of the same names, and explains them."""
 
     index_dtype: IndexDtype
     node_time_attr: str | None
@@ -115,18 +117,18 @@ class _Fields:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A native partition in the folder `root`.
+    """The content of partition.json in the folder `root`, which holds a native partition.
 
     Attributes:
         index_dtype: the dtype in which parts store neighbors.
-        node_time_attr: the node attribute whose value at the source is stored with each edge. None: no times are
-            stored.
-        about: {name: JSON value} of all other fields of partition.json, such as method, rng_seed and report.
+        node_time_attr: the node attribute with times. Each edge is stored with the time of its source. None: no times
+            are stored.
+        about: {name: JSON value}, all other fields of partition.json, such as method, rng_seed and report.
         files: {path within `root`: File}.
         earliest_nodes: {node type: EarliestNode} of the types that have `node_time_attr`; None if partition.json lacks
             this field.
-        folder: descriptor of the folder `root`, until the with statement of `opened_manifest` ends. None: `root` is
-            not open.
+        folder: file descriptor of the folder `root`, valid until the with statement of `opened_manifest` ends. None:
+            `root` is not open.
     """
 
     root: Path
@@ -145,7 +147,7 @@ class Manifest:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """Return the content of partition.json; refuse values that `read_manifest` would refuse.
+    """Return the content of partition.json for `manifest`, after a check that `read_manifest` would accept it.
 
     Raises:
         ValueError: `about` is no JSON, has a name that partition.json needs, or is too large.
@@ -172,17 +174,22 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def read_manifest(where: str, root: str | Path) -> Manifest:
-    """Return the Manifest of the folder `root`. Raises the errors of `opened_manifest`."""
+    """Read partition.json in the folder `root`, and return the Manifest.
+
+    Raises:
+        FileNotFoundError: `root` has no partition.json.
+        ValueError: partition.json is not valid.
+    """
     with opened_manifest(where, root) as manifest:
         return replace(manifest, folder=None)
 
 
 @contextmanager
 def opened_manifest(where: str, root: str | Path) -> Iterator[Manifest]:
-    """Yield the Manifest of the folder `root`.
+    """Open the folder `root`, read its partition.json, and yield the Manifest.
 
-    The folder stays open until the with statement ends, and all files are opened through its descriptor. So all files
-    are of one partition, even if another partition takes the place of `root` meanwhile.
+    The folder stays open until the with statement ends, and other functions open its files through its descriptor. So
+    all files are of one partition, even if another partition takes the place of `root` meanwhile.
 
     Raises:
         FileNotFoundError: `root` has no partition.json. Or the body of the with statement found a file missing; the
@@ -235,11 +242,16 @@ def _read(where: str, root: Path, folder: int) -> Manifest:
 
 
 def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verify: bool) -> dict[str, Any]:
-    """Return the header `name` (part.json or book.json), parsed; refuse another format than `wanted`.
+    """Read the header `name` (part.json or book.json), and return its fields as a dict.
 
-    Also refuse the header of another partition than that of `manifest`.
+    The fields that only this header has are not checked here.
 
-    The further fields of the header are not checked here.
+    Args:
+        wanted: the text that the header must have as its "format".
+        verify: compare the hash of the file, too.
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: The file is broken, has another format, or is of another partition than `manifest`.
     """
     path = manifest.root / name
     with open_listed(where, manifest, name) as file:
@@ -267,7 +279,7 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
 
 @contextmanager
 def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]:
-    """Yield the file `name`, open for reading, after a check of its size.
+    """Open the file `name` of the partition for reading, check its size against partition.json, and yield it.
 
     Raises:
         FileNotFoundError: The file is missing.
@@ -287,7 +299,7 @@ def open_listed(where: str, manifest: Manifest, name: str) -> Iterator[BinaryIO]
 
 
 def check_hash(where: str, manifest: Manifest, name: str, file: BinaryIO) -> None:
-    """Raise ValueError unless an open file has the hash in partition.json."""
+    """Raise ValueError unless the open `file` has the hash that partition.json states for the file `name`."""
     size, digest = manifest.files[name]
     try:
         stored = hash_of_file(file.fileno(), size)
@@ -305,13 +317,16 @@ def _other_hash(where: str, path: Path) -> ValueError:
 
 
 def valid_header(where: str, path: Path) -> AbstractContextManager[None]:
-    """Return a context manager that turns any error that a corrupt header raises into a ValueError naming the file."""
+    """Return a context manager for code that reads the header `path`.
+
+    It turns every error of a corrupt header into a ValueError that names the file.
+    """
     return arena.valid_header(where, path, REMEDY)
 
 
 @contextmanager
 def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = None) -> Iterator[BinaryIO]:
-    """Yield a regular file, open for reading; `at` is passed to `open_regular`.
+    """Open a regular file for reading, and yield it; `at` is passed to `open_regular`.
 
     Raises:
         FileNotFoundError: The file is missing; the message says `why` it should be there.
@@ -328,7 +343,9 @@ def opened_file(where: str, path: Path, why: str, at: tuple[int, str] | None = N
 
 
 def with_own_hash(fields: Mapping[str, Any]) -> bytes:
-    """Return `fields` as the bytes of a JSON object, one line each; then a field "hash", the hash of the text before.
+    """Return `fields` as the bytes of a JSON object, one line each.
+
+    A last field "hash" has the hash of the text before it.
 
     Raises:
         TypeError, ValueError, RecursionError: A value is no JSON, or one that `parse_strict` would refuse.

@@ -1,4 +1,4 @@
-"""The book of a partition on disk, and the ids that tell one partition from another.
+"""The PartitionBook of a partition on disk, and the ids that tell one partition from another.
 
 The folder book/ holds the maps as they are in memory: dense maps with one or two bytes for each id, or the offsets of
 ranges. Maps are memory-mapped, so processes share them.
@@ -46,7 +46,10 @@ def open_book(root: str | Path, *, verify: bool = True) -> PartitionBook:
 
 
 def digest_of(where: str, fingerprint: Any) -> str | None:
-    """Return the digest of the graph `fingerprint`; a digest or None is returned as it is."""
+    """Return the digest of a graph. `fingerprint` is the graph, or its digest, which is returned as it is.
+
+    None gives None. TypeError if `fingerprint` is something else.
+    """
     if fingerprint is None or isinstance(fingerprint, str):
         return fingerprint
     if isinstance(fingerprint, Graph):
@@ -58,7 +61,7 @@ def digest_of(where: str, fingerprint: Any) -> str | None:
 
 
 def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -> Identity:
-    """Return the Identity that each header of the partition states."""
+    """Return the Identity of the partition of `graph` by `book`: its counts and digests, which each header states."""
     fingerprint = copy.copy(graph).digest()  # a copy hashes anew; NumPy may have changed the arrays
     num_nodes = {node_type: graph.num_nodes_of(node_type) for node_type in graph.node_types}
     num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
@@ -69,9 +72,9 @@ def identity_of(graph: Graph, book: PartitionBook, node_time_attr: str | None) -
 
 
 def partition_id_of(fingerprint: str, book: PartitionBook) -> str:
-    """Return 16 hexadecimal digits: a digest of the fingerprint, the number of parts, and the part of each node.
+    """Return the partition id, 16 hexadecimal digits: a digest of fingerprint, number of parts, and part of each node.
 
-    A dense map and ranges with the same parts give the same digest. The edge map has no effect, since it follows from
+    An IdMap and a RangeMap with the same parts give the same digest. The edge map has no effect, since it follows from
     the map of nodes. Time O(number of nodes); O(1) if the book was opened from a folder.
     """
     if book.partition_id is not None:
@@ -95,7 +98,7 @@ def content_digest(
     of_nodes: Mapping[NodeType | None, Mapping[str, str]],
     of_edges: Mapping[EdgeType | None, Mapping[str, str]],
 ) -> str:
-    """Return 16 hexadecimal digits: a digest of the fingerprint, `node_time_attr`, and all attributes of the graph.
+    """Return the content id, 16 hexadecimal digits: a digest of fingerprint, `node_time_attr`, and all attributes.
 
     The digest depends on every byte of the values, but not on the order in which attributes were given.
 
@@ -120,9 +123,10 @@ def write_book(
     """Write the folder book/ of a partition; return {path within `root`: File}.
 
     Args:
+        identity: what every header of the partition states.
         progress: called with (bytes written so far, all bytes).
-        edges: {edge type: the part of each edge by ascending edge id, in pieces}, sorted by type. Only given if `book`
-            has no edge map.
+        edges: an edge map that is not in memory: {edge type: the part of each edge by ascending edge id, in pieces},
+            sorted by type. Only given if `book` has no edge map.
     """
     arrays = [_array("nodes", number, book.nodes(node_type)) for number, node_type in enumerate(book.node_types)]
     arrays += [_array("edges", number, book.edges(edge_type)) for number, edge_type in enumerate(book.edge_types)]
@@ -139,7 +143,10 @@ def _array(noun: str, number: int, owners: IdMap) -> Array:
 
 
 def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
-    """Return the book of a partition, memory-mapped; see open_book. Messages begin with `where`."""
+    """Return the PartitionBook of the partition that `manifest` describes, memory-mapped.
+
+    `where` is the name of the caller, for errors. Further arguments and errors are those of `open_book`.
+    """
     identity = manifest.identity
     counts = {"nodes": len(identity.num_nodes), "edges": len(identity.num_edges)}
     kinds = {f"{form} of {noun}": count for form in ("parts", "ranges") for noun, count in counts.items()}

@@ -41,8 +41,8 @@ def write_native(
     """Write the native layout into `folder`, which must exist and hold no native layout. Nothing is fsynced.
 
     Args:
-        node_time_attr: a node attribute, integers or floats [num_nodes]: each edge is stored with the value at its
-            source, if the source type has the attribute. None: no times are stored.
+        node_time_attr: a node attribute with times, integers or floats [num_nodes]. Each edge is stored with the time
+            of its source, if the source type has the attribute. None: no times are stored.
         about: JSON values for partition.json, such as method and report.
         progress: called a few times a second with (text that names the part, bytes written so far, all bytes).
     Raises:
@@ -75,7 +75,7 @@ def write_part(
     remote: Mapping[NodeType | None, tuple[Tensor, Tensor]],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, File]:
-    """Write the folder of a part within `root`; return {path within `root`: File}.
+    """Write the folder of a part within `root`; return {path within `root`: File}, sizes and hashes.
 
     Args:
         remote: the nodes of other parts that the part's edges come from, as `remote_sources` returns them.

@@ -1,4 +1,4 @@
-"""OwnRows: finds the row of each id among the ids that a part owns."""
+"""OwnRows: an index that finds the row of an id among the ids that a part owns."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ AT_ONCE = 2**20  # ids read at a time
 
 
 class OwnRows:
-    """Finds rows by id. It is made once for a part and then only read, by any number of threads.
+    """An index over the ids of a part's rows: it finds the row of an id.
+
+    It is made once for a part and then only read, by any number of threads.
 
     Memory: none for contiguous ids. For others, 0.17 bytes for each integer in [0, num_ids), and 4 or 8 bytes a row
     more if the ids do not ascend. If `num_ids` is not given and the ids are far apart, 16 bytes a row instead.
 
     Args:
-        ids: int64 [n], the id of each row, 0 or more. Of rows with the same id, the first is found.
+        ids: int64 [n], the id of each row, 0 or more. If several rows have the same id, the first of them is found.
         num_ids: a number above all ids; by default the largest id + 1.
         ascending: whether the ids ascend strictly; by default this is checked.
     Attributes:
         first: the id of row 0, if the ids are contiguous; then there is no index. None for other ids.
-        rank: the index, which finds the position of an id among the sorted, distinct ids; None if there is no index.
-        order: the row of the id at each of these positions; None if row and position are equal.
+        rank: the C++ object that finds the position of an id among the sorted, distinct ids. None: the ids are
+            contiguous, or are searched in a sorted copy.
+        order: the row of the id at each of these positions. None: row and position are equal.
     """
 
     def __init__(self, ids: Tensor, *, num_ids: int | None = None, ascending: bool | None = None) -> None:
@@ -59,7 +62,7 @@ class OwnRows:
 
     @property
     def num_ids(self) -> int:
-        """The number of different ids."""
+        """How many different ids there are."""
         if self.rank is not None:
             return self.rank.num_rows
         return self.num_rows if self._sorted is None else int(self._sorted.shape[0])
@@ -79,14 +82,17 @@ class OwnRows:
         return self.in_order(places)
 
     def in_order(self, places: Tensor) -> Tensor:
-        """Return the rows of the ids at positions `places` among the sorted, distinct ids; -1 stays -1."""
+        """Return the row of each id that is given by its position among the sorted, distinct ids.
+
+        A position -1 gives -1.
+        """
         if self.order is None:
             return places
         return self.order[places].long().where(places >= 0, -1)
 
 
 def _ascends(ids: Tensor) -> bool:
-    """Return whether ids ascend strictly. Reads up to the first chunk that does not. Memory: one chunk."""
+    """Return whether the ids ascend strictly. They are read in chunks, up to the first chunk that does not ascend."""
     for begin in range(0, ids.shape[0], AT_ONCE):
         some = ids[begin : begin + AT_ONCE + 1]
         if bool((some[1:] <= some[:-1]).any()):
@@ -95,7 +101,10 @@ def _ascends(ids: Tensor) -> bool:
 
 
 def order_of(rows: Tensor, keys: list[Tensor]) -> Tensor | None:
-    """Return the permutation that sorts stably by `rows`, then by each of `keys` in turn. None: already sorted."""
+    """Return the permutation, int64 [n], that sorts stably by `rows`, then by each of `keys` in turn.
+
+    None: they are in this order already.
+    """
     ties = torch.ones(max(len(rows) - 1, 0), dtype=torch.bool)
     descends = ~ties
     for key in (rows, *keys):

@@ -44,7 +44,7 @@ _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", 
 
 
 def _column_of(name: str, columns: Mapping[Any, Tensor] | None, node_type: Any, ids: Tensor) -> Any:
-    """Return the column for the `ids` of a type, as a NumPy array for the kernel; None if `columns` is None."""
+    """Return the streams or times of the nodes `ids` as a NumPy array, after a check; None if `columns` is None."""
     if columns is None:
         return None
     column = columns.get(node_type)
@@ -62,24 +62,24 @@ def _names(part: Part) -> tuple[int, str, str]:
 
 
 class Part:
-    """One part of a partition; `Part.open` makes it.
+    """One part of a partition, opened for sampling: its nodes, their in-edges, and attributes. `Part.open` makes it.
 
-    Worker processes get handles of a part's memory: they map the same file and copy nothing. In a graph without types
-    the only node type is None, and so is the only edge type.
+    A worker process maps the same file, so a part is not copied to it. In a graph without types the only node type is
+    None, and so is the only edge type.
 
     Attributes:
         part: the id of the part, in [0, num_parts).
         num_parts: number of parts.
-        book: the PartitionBook.
-        identity: the Identity: num_parts, fingerprint, both ids below, and the numbers of nodes and edges of each type.
+        book: the PartitionBook: which part owns each node.
+        identity: the Identity: num_parts, fingerprint, both ids below, and num_nodes and num_edges by type.
         fingerprint: digest of the whole graph, `graph.digest()`.
         partition_id: 16 hexadecimal digits, a digest of fingerprint, number of parts, and part of each node. The book
             has the same id.
         content_id: 16 hexadecimal digits, a digest of fingerprint, `node_time_attr`, and all attributes of the graph.
             Two parts are of one partition if both ids are equal. If only attributes differ, only content_id differs.
         index_dtype: torch.int32 or torch.int64, the dtype in which neighbors are stored.
-        node_time_attr: the node attribute whose values are the `source_times` of the relations; None if no times are
-            stored.
+        node_time_attr: the node attribute with times; each edge is stored with the time of its source. None: no times
+            are stored.
         earliest_nodes: {node type: EarliestNode} of the types with `node_time_attr`; None if the partition lacks them.
     """
 
@@ -167,18 +167,19 @@ class Part:
     def of_stores(
         cls, graph_store: Any, feature_store: Any, *, time_attr: str | None = None, tell: Tell = alone
     ) -> Part:
-        """Return the Part that a LocalGraphStore and a LocalFeatureStore hold; arrays already in its order are viewed.
+        """Return a Part made of a LocalGraphStore and a LocalFeatureStore.
 
-        If both were made from one Part, and not changed since, that Part is used. Otherwise edges may be in any order;
-        in-edges of other parts' nodes are left out. All tensors become attributes. Times of nodes, in "time" or
-        `time_attr`, may have a row for each node of the whole graph.
+        Arrays that are in the order of a Part already are shared, not copied. If both stores were made from one Part,
+        and not changed since, the result is that Part, or a copy of it sorted by `time_attr`. Otherwise edges may be in
+        any order; in-edges of other parts' nodes are left out. All tensors become attributes. Times of nodes, in "time"
+        or `time_attr`, may have a row for each node of the whole graph.
 
         Args:
             time_attr: sort the in-edges of each node by this attribute, of sources or of edges: the `node_time_attr` or
                 `edge_time_attr` of a sampler. By default the in-edges of a node ascend by edge id.
-            tell: function that sends a plain value to the processes of all other parts, and returns the values of all
-                parts, in any order. Then all parts get the same `partition_id`, and edges without ids are numbered over
-                all parts. By default nothing is sent, and ids are made for this part alone.
+            tell: function (value) -> list: it sends a plain value to the processes of all other parts, and returns the
+                values of all parts, in any order. Then all parts get the same `partition_id`, and edges without ids are
+                numbered over all parts. By default nothing is sent, and ids are made for this part alone.
         Raises:
             TypeError, ValueError, IndexError: The stores do not fit each other or their maps of parts, a needed tensor
                 is missing, or the processes have parts of different partitions; the message says which.
@@ -220,7 +221,7 @@ class Part:
         return self._num_edges[self._edge_type(edge_type)]
 
     def node_ids(self, node_type: NodeType | None = None) -> Tensor:
-        """Return the part's own nodes of a type, int64, ascending; ValueError if there is no such type."""
+        """Return the ids of the part's own nodes of a type, int64, ascending; ValueError if there is no such type."""
         return self._arrays["node_ids", self._node_numbers[self._node_type(node_type)], ""]
 
     def node_attributes_of(self, node_type: NodeType | None = None) -> dict[str, Tensor]:
@@ -284,14 +285,14 @@ class Part:
         return rows
 
     def own_nodes(self, node_type: NodeType | None = None) -> OwnRows:
-        """Return the OwnRows of the nodes of a type; ValueError if there is no such type."""
+        """Return the index from node ids of a type to rows of this part; ValueError if there is no such type."""
         kind = self._node_type(node_type)
         return self._own_rows(
             ("node", kind), lambda: OwnRows(self.node_ids(kind), num_ids=self.num_nodes_of(kind), ascending=True)
         )
 
     def own_edges(self, edge_type: EdgeType | str | None = None) -> OwnRows:
-        """Return the OwnRows of the edges of a type, by edge id; ValueError if there is no such type."""
+        """Return the index from edge ids of a type to rows of this part; ValueError if there is no such type."""
         kind = self._edge_type(edge_type)
         return self._own_rows(("edge", kind), lambda: OwnRows(self.relation(kind).edge_ids))
 
@@ -335,9 +336,10 @@ class Part:
             replace: draw with replacement.
             edge_ids: whether to return the ids of the edges; this may cost one more cache miss for each edge.
             num_threads: threads of the kernel; the draws do not depend on it.
-            streams: uint32 [n], the stream number of each node, which differs between trees; by default 0.
-            times: int64 [n], the time of each node, for choices that draw by time.
-            choice: how in-edges are drawn.
+            streams: uint32 [n], the random stream of each id: a node repeated with another stream draws anew; by
+                default 0.
+            times: int64 [n], the time of each node; only, and always, given for a `choice` that draws by time.
+            choice: how in-edges are drawn, such as uniformly or by weights.
         Returns:
             A tuple of three.
 
@@ -379,7 +381,7 @@ class Part:
 
         Args:
             ids: {destination type: [n]}.
-            draws: (edge type, fanout, key) each, for all ids of the destination type.
+            draws: a tuple (edge type, fanout, key) for each draw, which is for all ids of the destination type.
             streams, times: {destination type: [n]}.
             replace, edge_ids, num_threads: as for `draw`.
             choice: as for `draw`; if it has keys, there is one for each of `draws`, in their order.
@@ -427,11 +429,11 @@ class Part:
         return torch.from_numpy(indptr), torch.from_numpy(neighbors), torch.from_numpy(drawn_ids) if edge_ids else None
 
     def chosen(self, where: str, reads: Choice, edge_type: EdgeType | str | None = None) -> Chosen:
-        """Return the Chosen of an edge type, made on first use: the values by which a choice draws its in-edges.
+        """Return the arrays by which a Choice draws along an edge type, such as sums of weights; made on first use.
 
         Args:
             where: name of the caller, for errors.
-            reads: the attribute `reads` of the choice.
+            reads: `choice.reads`, which names the attributes to draw by.
         Raises:
             As `draw` does.
         """
@@ -446,13 +448,13 @@ class Part:
         return None not in self._num_nodes
 
     def forms(self) -> dict[tuple[str, Any, str], RowForm]:
-        """Return {("node" or "edge", type or None, name): RowForm}: dtype and shape of the rows of all attributes."""
+        """Return {("node" or "edge", type or None, name): RowForm}: the dtype and shape of a row of each attribute."""
         return forms_of(
             self._node_attributes, {kind: relation.edge_attributes for kind, relation in self._relations.items()}
         )
 
     def _refuse_source_times(self, where: str, name: str) -> None:
-        """Raise ValueError unless the part stores, with each edge, the value of the attribute `name` at the source."""
+        """Raise ValueError unless the times stored with the edges are those of the node attribute `name`."""
         refuse_other_times(where, name, self.node_time_attr)
 
     def refuse_change(self) -> None:
@@ -465,7 +467,7 @@ class Part:
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of the arrays that the part has made for choices so far."""
+        """The bytes of the arrays (see `chosen`) that the part has made so far to draw by weights or times."""
         return self._kept.num_bytes
 
     def _node_type(self, node_type: NodeType | None) -> Any:
@@ -480,7 +482,7 @@ class Part:
         return type_in("Part", "edge", edge_type, self._num_edges)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling, with all tensors in one Together, so that workers get one mapping."""
+        """Return the state for pickling. All tensors are in one Together, so that a worker process maps one memory."""
         self.refuse_change()  # a copy would not show the change
         kept = {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
         return {**kept, "places": [*self._arrays], "tensors": Together([*self._arrays.values()])}

@@ -1,4 +1,4 @@
-"""The arrays of a part: read from arrays.npy, and checked against part.json and the book."""
+"""The arrays of one part of a partition: read from arrays.npy, and checked against part.json and the book."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHECKED = 2**18  # node ids checked at a time
 
 @dataclass(frozen=True)
 class PartRelation:
-    """The in-edges of a part's own nodes along one edge type; a Choice reads them through the methods of Rows.
+    """The in-edges of a part's own nodes along one edge type. It has the methods by which a Choice reads edges to draw.
 
     Attributes:
         node_ids: int64 [own nodes of the destination type], ascending.
@@ -62,8 +62,12 @@ class PartRelation:
 
 
 def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *, verify: bool) -> dict[Place, Tensor]:
-    """Return the arrays of a part, checked against each other and, with `verify`, against the book.
+    """Read the arrays of a part, check them against each other, and return {place: memory-mapped array}.
 
+    A place is (kind of array, index of its type, name of the attribute or "").
+
+    Args:
+        verify: compare the hash of the file, and the nodes with the book.
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: A file is truncated, changed, no regular file, of another partition or not valid; the message names
@@ -93,7 +97,7 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
 
 
 def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]:
-    """Return copies of mapped arrays in memory; large ones are in huge pages.
+    """Copy memory-mapped arrays into memory, and return the copies; large ones are in huge pages.
 
     Raises:
         MemoryError: The arrays exceed the memory that is left.
@@ -109,7 +113,10 @@ def in_memory(where: str, arrays: Mapping[Place, Tensor]) -> dict[Place, Tensor]
 def relations_of(
     arrays: Mapping[Place, Tensor], node_numbers: Mapping[NodeType | None, int], edge_types: Collection[Any]
 ) -> dict[Any, PartRelation]:
-    """Return {edge type: its PartRelation}. `node_numbers` is {node type: its index in the keys of `arrays`}."""
+    """Make the PartRelation of each edge type from the arrays of a part; return {edge type: PartRelation}.
+
+    `node_numbers` is {node type: its index in the keys of `arrays`}.
+    """
     relations = {}
     of_edges = attributes_of(arrays, "edge_attributes", len(edge_types))
     for number, (edge_type, attributes) in enumerate(zip(edge_types, of_edges, strict=True)):
@@ -121,7 +128,10 @@ def relations_of(
 
 
 def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
-    """Raise ValueError unless `stored`, the partition's node_time_attr, is the attribute `wanted`."""
+    """Raise ValueError unless the times stored with the edges are those of the node attribute `wanted`.
+
+    `stored` is the node_time_attr of the partition. None: no times are stored.
+    """
     if wanted != stored:
         raise ValueError(
             f"{where}: node_time_attr is {shown(wanted)}, but the node_time_attr of the partition is "
@@ -134,7 +144,11 @@ def refuse_other_times(where: str, wanted: str, stored: str | None) -> None:
 def _array(
     arrays: Mapping[Place, Tensor], kind: str, number: int, dtype: torch.dtype | None, count: int | None
 ) -> Tensor:
-    """Return an array; raise ValueError unless it exists, and has shape [count] and `dtype`. None: any is allowed."""
+    """Return the array of a `kind` and of the type with the index `number`, after a check.
+
+    Raises:
+        ValueError: It does not exist, or has another shape than [count], or another dtype; None allows any.
+    """
     values = arrays.get((kind, number, ""))
     if values is None:
         raise ValueError(f"no {kind} of type {number}")
@@ -147,7 +161,7 @@ def _array(
 
 
 def _check_attributes(arrays: Mapping[Place, Tensor], kind: str, counts: Sequence[int]) -> None:
-    """Check that each attribute has a row for each node or edge; `counts` has their number for each type."""
+    """Raise ValueError unless each attribute has one row for each node or edge. `counts` has how many each type has."""
     for count, attributes in zip(counts, attributes_of(arrays, kind, len(counts)), strict=True):
         for name, values in attributes.items():
             if values.ndim == 0 or values.shape[0] != count:

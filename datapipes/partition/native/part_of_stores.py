@@ -1,6 +1,6 @@
-"""A part made of the two stores that PyG's users have in memory: its arrays, and ids that are equal in all parts.
+"""Makes a Part of the two stores that PyG's users have in memory, with partition ids that are equal in all parts.
 
-The in-edges of a node ascend by edge id; with a time attribute, by time, then edge id. A whole graph built of the same
+The in-edges of a node ascend by edge id; with a time attribute, by time, then edge id. A whole graph made of the same
 columns has its edges in the same order, so parts draw the same bits. Stores in this order are not copied.
 """
 
@@ -34,12 +34,12 @@ Read = tuple[Manifest, int, PartitionBook, dict[Place, Tensor]]  # the arguments
 
 
 def alone(facts: Any) -> list[Any]:
-    """Send nothing, and return the value of this part alone; the default of `tell` in Part.of_stores."""
+    """Send nothing, and return [facts]. The default of `tell` in Part.of_stores, which sends facts to all parts."""
     return [facts]
 
 
 def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) -> Read:
-    """Return the arguments of the Part that the two stores hold; see Part.of_stores."""
+    """Check two stores; return the Part's arguments (manifest, id of the part, book, arrays). See Part.of_stores."""
     stores = _Stores(graph, features, time_attr)
     edges = {kind: stores.edges(kind) for kind in stores.edge_types}
     arrays = stores.arrays(edges)
@@ -102,9 +102,9 @@ def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) ->
 
 
 def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
-    """Return the arguments of a Part like `part`, with the in-edges of each node in the order of their times.
+    """Sort the in-edges of each node of `part` by time; return the arguments of the sorted Part, as `read_stores` does.
 
-    None: the in-edges of all parts already have this order. Checks that all parts are of one partition.
+    None: the in-edges of all parts already have this order. Raises the errors of `refuse_others`.
     """
     same = {"partition_id": part.partition_id, "content_id": part.content_id, "time_attr": time_attr}
     facts = {"part": part.part, "same": same, "in order": True}
@@ -138,7 +138,8 @@ def by_time(part: Any, time_attr: str | None, tell: Tell) -> Read | None:
 def refuse_others(facts: Mapping[str, Any], everyone: list[Any], num_parts: int) -> None:
     """Raise ValueError unless all processes together have the parts of one partition, each once.
 
-    `everyone` has the facts of all processes, which `tell` returned; a single process may have any part.
+    `facts` describes this process's part. `everyone` has the facts of all processes; a single process may have any
+    part.
     """
     mine = facts["part"]
     for other in everyone:
@@ -157,7 +158,7 @@ def refuse_others(facts: Mapping[str, Any], everyone: list[Any], num_parts: int)
 
 
 class _Edges(NamedTuple):
-    """The in-edges of the part's nodes along one edge type, sorted: by destination, time and edge id."""
+    """The in-edges of the part's nodes along one edge type, sorted by destination, then time, then edge id."""
 
     row: Tensor
     col: Tensor
@@ -166,7 +167,7 @@ class _Edges(NamedTuple):
 
 
 class _Stores:
-    """The checked contents of the graph store and the feature store of a part."""
+    """A graph store and a feature store of one part, with their contents checked."""
 
     def __init__(self, graph: Any, features: Any, time_attr: str | None) -> None:
         self.graph, self.features, self.time_attr = graph, features, time_attr
@@ -208,7 +209,7 @@ class _Stores:
         return PartitionBook(self.num_parts, {kind: nodes.nodes(kind).dense() for kind in nodes.node_types}, of_edges)
 
     def _times(self) -> tuple[dict[Any, Tensor], bool]:
-        """Return ({node type: times of all its nodes}, whether edges have times instead)."""
+        """Return (times, on_edges): {node type: times of all its nodes}, and whether edges have times instead."""
         name = self.time_attr
         if name is None:
             return {}, False
@@ -232,7 +233,10 @@ class _Stores:
         return of_nodes, bool(on_edges)
 
     def same(self) -> dict[str, Any]:
-        """Return {name: value}: what must be equal in all parts. The names are for messages."""
+        """Return {noun: value} of the facts that must be equal in all parts, such as the number of parts.
+
+        Error messages use the nouns.
+        """
         book = self.book
         edge_pb = [array_digest(book.edges(kind).dense()) for kind in book.edge_types]
         return {
@@ -246,7 +250,7 @@ class _Stores:
         }
 
     def edges(self, kind: Any) -> _Edges:
-        """Return the in-edges of the part's nodes along an edge type, checked and sorted."""
+        """Return the in-edges of the part's nodes along the edge type `kind`, checked and sorted."""
         attr, (src, dst), text = self.attrs[kind], ends_of(kind), of_type(kind)
         row, col = (check_index_tensor(WHERE, f"edge_index{text}", ends) for ends in self.graph.get_edge_index(attr))
         for ids, end in ((row, src), (col, dst)):
@@ -307,7 +311,7 @@ class _Stores:
         return values
 
     def arrays(self, edges: Mapping[Any, _Edges]) -> dict[Place, Tensor]:
-        """Return the arrays of the part, with its attributes."""
+        """Return the arrays of the part: {(kind of array, index of its type, name of the attribute or ""): tensor}."""
         arrays: dict[Place, Tensor] = {}
         for number, (kind, own) in enumerate(self.own.items()):
             arrays["node_ids", number, ""] = own
@@ -359,7 +363,10 @@ class _Stores:
             yield str(self.time_attr), part_edges.times
 
     def _edge_rows(self, group: Any, ids: Tensor | None) -> Tensor | None:
-        """Return the row of each edge in the tensors of its group; None if row i belongs to edge i."""
+        """Return the row of each edge in the tensors of `group`, int64; `ids` are the edges.
+
+        None: the row of edge i is i.
+        """
         global_ids = self.features.get_global_id(group)
         if ids is None or global_ids is None:
             where, call = ("graph", "put_edge_id") if ids is None else ("feature", "put_global_id")
@@ -375,7 +382,7 @@ class _Stores:
 
 
 def _rows(noun: str, ids: Tensor, wanted: Tensor) -> Tensor:
-    """Return the position in `ids` of each id in `wanted`."""
+    """Return the position in `ids` of each id in `wanted`, int64; ValueError if an id is missing."""
     rows = OwnRows(ids.long()).rows(wanted)
     if bool((rows < 0).any()):
         raise ValueError(

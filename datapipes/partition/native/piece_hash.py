@@ -1,4 +1,4 @@
-"""The hash of a file of a partition: SHA-256 over the SHA-256 of each piece of 2^24 bytes.
+"""The hash that partition.json has for each file: the SHA-256 of the SHA-256s of the file's pieces of 2^24 bytes.
 
 The pieces of a large file are hashed by several threads (hashlib lets go of the GIL), so a part opens as fast as its
 file can be read. `split -b 16M --filter='sha256sum'` prints the hashes of the pieces.
@@ -18,7 +18,7 @@ READ = 2**20  # bytes that a thread holds
 
 
 class PieceHash:
-    """Hashes bytes that come in pieces of any size."""
+    """Computes the hash of a file while it is written: `update` takes its bytes, in portions of any size."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -44,14 +44,14 @@ class PieceHash:
 
 
 def hash_of_bytes(values: bytes) -> str:
-    """Return the hash of a file with this content."""
+    """Return the hash of a file with the content `values`, 64 hexadecimal digits."""
     whole = PieceHash()
     whole.update(values)
     return whole.hexdigest()
 
 
 def hash_of_file(descriptor: int, size: int) -> str:
-    """Return the hash of the first `size` bytes of an open file.
+    """Return the hash of the first `size` bytes of an open file, 64 hexadecimal digits.
 
     Raises:
         ValueError: The file is shorter.

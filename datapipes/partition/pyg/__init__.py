@@ -1,4 +1,4 @@
-"""PyG's layout: written, and read without trust."""
+"""PyG's layout of a partition: how it is written, and how it is read without trust in its files."""
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ _MOST_BYTES = 255  # of the name of a file
 
 
 class PygMisfit(ValueError):
-    """The graph does not fit PyG's layout, but fits the native layout.
+    """Raised for a graph that PyG's layout cannot hold, although the native layout can.
 
     Attributes:
         why: a text with what was found, and what is allowed.
@@ -33,17 +33,23 @@ class PygMisfit(ValueError):
 
 
 def map_file(root: Path, kind: str, key: NodeType | EdgeType | None) -> Path:
-    """Return the path of the node map or edge map of a type; `kind` is "node_map" or "edge_map"."""
+    """Return the path of the file that has the part of each node, or edge, of the type `key`.
+
+    `kind` is "node_map" or "edge_map".
+    """
     return root / f"{kind}.pt" if key is None else root / kind / f"{_joined(key)}.pt"
 
 
 def offsets_of(counts: Mapping[Any, int]) -> dict[Any, int]:
-    """Return {type: offset}. PyG adds the offset to the ids of the type, so that all types are in one sequence."""
+    """Return {type: offset}: how many nodes or edges the types before it have, all together.
+
+    PyG adds the offset to the ids of a type, so that the ids of all types are one sequence.
+    """
     return dict(zip(counts, itertools.accumulate(counts.values(), initial=0), strict=False))
 
 
 def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[EdgeType | None]) -> dict[str, Any]:
-    """Return the content of META.json; `num_nodes` is {type: number of nodes}, with the type None without types."""
+    """Return the content of META.json. `num_nodes` is {type: number of nodes}; without types, its one type is None."""
     is_hetero = None not in num_nodes
     return {
         "num_parts": num_parts,
@@ -56,7 +62,7 @@ def meta_of(num_parts: int, num_nodes: Mapping[Any, int], edge_types: Iterable[E
 
 
 def check_file_names(types: Iterable[Any]) -> None:
-    """Raise PygMisfit if the name of a type cannot be a file name, or if two types would have the same file."""
+    """Raise PygMisfit if a type cannot be the name of a file, or if two types would have the same file."""
     files: dict[str, Any] = {}
     for key in types:
         if key is None:

@@ -51,7 +51,7 @@ class Edges:
 
     Attributes:
         row, col: int64 [num_edges], sources and destinations; the destinations ascend.
-        edge_id: int64 [num_edges], from 0 in this type.
+        edge_id: int64 [num_edges], the edge ids; those of each type begin at 0.
         size: (number of source nodes, number of destination nodes) in the whole graph.
     """
 
@@ -63,12 +63,13 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features of a type in one part.
+    """The features of a node type or edge type in one part.
 
     Attributes:
-        ids: int64 [n], from 0 in this type, in any order.
+        ids: int64 [n], the ids of the part's nodes or edges, in any order; those of each type begin at 0.
         of_ids: {name: [n, ...]}, features whose row i belongs to ids[i].
-        of_all: {name: [number of nodes of the type]}, times: every part has those of all nodes.
+        of_all: {name: [number of nodes of the type]}, the times of nodes: every part has the times of all nodes of the
+            graph.
     """
 
     ids: Tensor
@@ -77,7 +78,7 @@ class Features:
 
 
 class PygFolder:
-    """A partition in PyG's layout.
+    """A partition in PyG's layout, whose parts can be read.
 
     Args:
         root: the folder of META.json.
@@ -88,7 +89,7 @@ class PygFolder:
 
     Attributes:
         meta: the content of META.json.
-        book: the part of each node and each edge.
+        book: the PartitionBook: which part owns each node and each edge.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -108,7 +109,11 @@ class PygFolder:
 
     @contextmanager
     def _same_folder(self) -> Iterator[None]:
-        """When the with statement ends, raise FileNotFoundError if `root` is no longer the folder that was opened."""
+        """Check at the end of a with statement that `root` is still the folder that was opened.
+
+        Raises:
+            FileNotFoundError: Another folder has taken its place; this error replaces that of a file that was read.
+        """
         error: Exception | None = None
         try:
             yield
@@ -129,7 +134,7 @@ class PygFolder:
         return owners
 
     def part(self, part: int) -> Path:
-        """Return the path of the folder of a part, "part_N" or "partN".
+        """Return the path of the folder of a part: "part_N" or "partN" in `root`, N being `part`.
 
         Raises:
             TypeError, ValueError: There is no such part.
@@ -145,7 +150,7 @@ class PygFolder:
         )
 
     def edges(self, part: int) -> dict[EdgeType | None, Edges]:
-        """Return {edge type: Edges of the part}.
+        """Read and check the edges of a part, and return {edge type: Edges}.
 
         The checks take time O(edges of the graph). Memory: 2 bytes for each edge of the graph's largest edge type, and
         about 10 for each edge of the part.
@@ -183,7 +188,10 @@ class PygFolder:
         return Edges(row, col, edge_id, size)
 
     def node_features(self, part: int) -> dict[NodeType | None, Features]:
-        """Return {node type: Features of the part}; types without nodes in the part may be missing."""
+        """Read and check the node features of a part; return {node type: Features}.
+
+        Types of which the part has no nodes may be missing.
+        """
         with self._same_folder():
             path = self.part(part) / NODE_FEATS
             entries = self._by_type(path, self.meta.node_types)
@@ -207,7 +215,10 @@ class PygFolder:
         return Features(ids, features, _times(path, TIME, of_kind, fields, features, owners.num_ids))
 
     def edge_features(self, part: int) -> dict[EdgeType | None, Features]:
-        """Return {edge type: Features of the part}; types without features are missing."""
+        """Read and check the edge features of a part; return {edge type: Features}.
+
+        Types without features are missing.
+        """
         with self._same_folder():
             path = self.part(part) / EDGE_FEATS
             entries = self._by_type(path, self.meta.edge_types)
@@ -231,7 +242,10 @@ class PygFolder:
         return Features(ids, features | _times(path, EDGE_TIME, of_kind, fields, features, len(ids)), {})
 
     def _by_type(self, path: Path, types: tuple[Any, ...]) -> dict[Any, Any]:
-        """Return {type: dict} from a file; {None: dict} without types. Refuse types that are not in META.json."""
+        """Return the content of a file of a part as {type: dict}; {None: dict} in a graph without types.
+
+        Refuse types that are not in `types`, those of META.json.
+        """
         content = dict_in(path, "the file", load_plain(path))
         if not self.meta.is_hetero:
             return {None: content}
@@ -253,7 +267,10 @@ def _identity(root: Path) -> tuple[int, int] | None:
 def _times(
     path: Path, name: str, of_kind: str, fields: Mapping[str, Any], features: Mapping[str, Tensor], count: int
 ) -> dict[str, Tensor]:
-    """Return {name: times}; {} without times. Refuse a feature called `name`, since one of the two would be lost."""
+    """Return {name: times} from `fields`, the entry of a type in a file; {} if it has no times.
+
+    There must be `count` times. A feature that is called `name`, too, is refused, since one of the two would be lost.
+    """
     if fields.get(name) is None:
         return {}
     if name in features:
@@ -262,7 +279,7 @@ def _times(
 
 
 def _refuse_other_ids(path: Path, name: str, ids: Tensor, owners: IdMap, part: int) -> None:
-    """Raise ValueError unless `ids` has exactly the ids that the map gives to the part, each once."""
+    """Raise ValueError unless `ids` are exactly the ids that `part` owns by the map `owners`, each once."""
     refuse_others(path, name, ids, owners.num_ids)
     is_own = owners.dense() == part
     seen = torch.zeros_like(is_own)
@@ -276,7 +293,7 @@ MOST_BYTES = 2**21  # of META.json
 
 @dataclass(frozen=True)
 class Meta:
-    """The content of META.json.
+    """The content of META.json, checked.
 
     Attributes:
         given: the whole content, as json.loads returned it; PyG's stores show it as `meta`.
@@ -292,7 +309,7 @@ class Meta:
 
 
 def _read_meta(root: Path) -> Meta:
-    """Return the content of META.json in `root`.
+    """Read META.json in the folder `root`, check it, and return its content.
 
     Raises:
         FileNotFoundError: There is no such file.

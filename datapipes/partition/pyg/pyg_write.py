@@ -59,12 +59,13 @@ def write_pyg(
 ) -> None:
     """Write META.json, the maps of nodes and edges, and the folders of all parts into `folder`.
 
-    While a part is written, it takes twice the disk space of the part's files.
+    While a part is written, it takes twice the disk space of its files, because of scratch files.
 
     Args:
         folder: exists, and holds nothing of this layout.
-        node_time_attr: node attribute that holds times, written as `time`. In-edges are then ordered by the time of
-            their source.
+        node_time_attr: node attribute that holds times, written as `time`. The in-edges of a node are then ordered by
+            the time of their source. None: as in PyG, the edge attribute "edge_time" or "time" has the times, or else
+            the node attribute "time".
         progress: called with (text that names the part, number of edges written so far, number of all edges).
     Raises:
         ValueError: The name of a type cannot be a file name. Or no node type has `node_time_attr`, or it holds no
@@ -84,7 +85,7 @@ def write_pyg(
 
 @dataclass(frozen=True)
 class Times:
-    """The names of the attributes that hold times.
+    """Which attributes of a graph hold times, by name.
 
     Attributes:
         of_nodes: {node type: name} for types whose nodes have times.
@@ -98,7 +99,7 @@ class Times:
 
 
 def check_pyg(source: Source, node_time_attr: str | None) -> Times:
-    """Return the names of the attributes that hold times; refuse a graph that PyG's layout cannot hold.
+    """Refuse a graph that PyG's layout cannot hold; return the names of the attributes that hold times.
 
     Reads no edge, and no values except times of dtype uint64.
 
@@ -129,7 +130,7 @@ def check_pyg(source: Source, node_time_attr: str | None) -> Times:
 
 
 def pyg_bytes(source: Source, num_parts: int, attribute_bytes: int, node_time_attr: str | None = None) -> int:
-    """Return about how many bytes the layout takes on the disk while it is written.
+    """Return about how many bytes PyG's layout takes on the disk while it is written, scratch files included.
 
     Args:
         attribute_bytes: size of all attributes of the graph.
@@ -158,7 +159,7 @@ def _num_nodes(source: Source) -> dict[NodeType | None, int]:
 
 
 class _Writer:
-    """Writes the folders of parts."""
+    """Writes the folders of all parts, one after the other, each by a call of `write`."""
 
     def __init__(self, folder: Path, source: Source, book: PartitionBook, times: Times, progress: Progress) -> None:
         self._folder, self._source, self._book, self._times = folder, source, book, times
@@ -185,7 +186,10 @@ class _Writer:
         self._progress(f"write part {part} for PyG", self._done, self._all_edges)
 
     def _edges(self, edge_type: EdgeType | None, part: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return (entry of graph.pt, entry of edge_feats.pt) for the part's edges of a type."""
+        """Return the part's edges of a type as two dicts for the files: (entry of graph.pt, entry of edge_feats.pt).
+
+        The second is {} if the part has no such edges, or they have no attributes.
+        """
         graph, (src, dst) = self._graph, ends_of(edge_type)
         relation = graph.relation(edge_type)
         rows = PartRows(graph, edge_type, self._book.nodes(dst).ids_of(part))
@@ -225,7 +229,10 @@ class _Writer:
         return edges, features
 
     def _order(self, edge_type: EdgeType | None, rows: PartRows) -> Tensor | None:
-        """Return the positions of the part's edges, sorted by (destination, time); None if no times order this type."""
+        """Return the positions of the part's edges in the whole graph, int64, sorted by (destination, time).
+
+        None: edges of this type are not ordered by time.
+        """
         of_source = self._times.of_nodes.get(ends_of(edge_type)[0]) if self._times.by_source else None
         of_edges = self._times.of_edges.get(edge_type)
         if of_source is not None:
@@ -248,7 +255,10 @@ class _Writer:
         return order
 
     def _nodes(self, node_type: NodeType | None, part: int) -> dict[str, Any]:
-        """Return the entry of node_feats.pt for the part's nodes of a type; {} for a type, not None, without nodes."""
+        """Return the part's nodes of a type as a dict, the entry of node_feats.pt.
+
+        {}: the part has no nodes of the type, and the graph has types.
+        """
         ids = self._book.nodes(node_type).ids_of(part)
         if node_type is not None and ids.shape[0] == 0:
             return {}  # PyG cannot open a type without nodes
@@ -270,7 +280,7 @@ class _Writer:
 
 
 def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield (first, last): the rows [first, last) are a single row, or have up to MOST_EDGES edges together.
+    """Yield ranges (first, last) of rows to sort at a time: one row, or rows with up to MOST_EDGES edges together.
 
     `ends` are the offsets of all rows, as in indptr.
     """
@@ -283,12 +293,15 @@ def _blocks(ends: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _plain(by_type: Mapping[Any, Any]) -> Any:
-    """Return the content of a file: `by_type` as a dict; without types, the entry of the type None."""
+    """Return what is written to a file: `by_type` as a dict; in a graph without types, its one entry."""
     return by_type[None] if None in by_type else dict(by_type)
 
 
 def _refuse_times(domain: str, kind: Any, name: str, stored: str, attributes: Mapping[str, Tensor]) -> None:
-    """Refuse times that int64 cannot hold, or whose name in the files (`stored`) is the name of another attribute."""
+    """Raise PygMisfit if PyG's layout cannot hold the times in the attribute `name`.
+
+    The times do not fit int64, or `stored`, their name in PyG's files, is the name of another attribute.
+    """
     of_kind = of_type(kind)
     if name != stored and stored in attributes:
         raise PygMisfit(
@@ -306,13 +319,13 @@ def _refuse_times(domain: str, kind: Any, name: str, stored: str, attributes: Ma
 
 
 def by_time(rows: Tensor, times: Tensor) -> Tensor:
-    """Return the permutation that sorts edges by (row, time), stably."""
+    """Return the permutation, int64, that sorts edges stably by their row, then by their time."""
     order = torch.argsort(times, stable=True)
     return order[torch.argsort(rows[order], stable=True)]
 
 
 def stored_times(times: Tensor) -> Tensor:
-    """Return times in a dtype that PyG's samplers take: integers become int64, floats stay."""
+    """Convert times to a dtype that PyG's samplers take, and return them: integers become int64, floats stay."""
     return times if times.dtype.is_floating_point else times.long()
 
 
@@ -320,7 +333,9 @@ def stored_times(times: Tensor) -> Tensor:
 
 
 def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a tensor of zeros whose memory is a file on the disk of `folder`. The file has no name any more.
+    """Return a tensor of zeros whose memory is a file in `folder`, so that it may be larger than memory.
+
+    The file's name is removed at once, so the file vanishes with the tensor.
 
     Raises:
         OSError: The disk is full. The space is reserved here, since without space a write to the tensor would kill the
@@ -336,7 +351,7 @@ def scratch(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Iterable[Tensor]) -> Tensor:
-    """Return a scratch tensor of `shape` that holds the rows of the pieces, one piece after the other.
+    """Return a tensor of `shape` in a scratch file (see `scratch`), filled with the rows of `pieces` in order.
 
     The pieces together must have exactly `shape[0]` rows.
     """
@@ -350,15 +365,15 @@ def filled(folder: Path, shape: tuple[int, ...], dtype: torch.dtype, pieces: Ite
 
 
 def storing(tensor: Tensor) -> Tensor:
-    """Return `tensor` with a storage that has only its values, since torch.save writes whole storages.
+    """Return `tensor` with a storage that has only its own values, since torch.save writes whole storages.
 
-    The result shares the memory of `tensor` if the values are adjacent there; else it is a copy.
+    The result shares the memory of `tensor` if its values are adjacent there; else it is a copy.
     """
     return torch.from_numpy(bits_of(tensor.contiguous()).numpy()).view(tensor.dtype)
 
 
 def save(value: Any, path: Path) -> None:
-    """Write dicts of tensors with torch.save.
+    """Write `value`, dicts of tensors, to the file `path` with torch.save.
 
     Raises:
         OSError: The disk is full, or the file cannot be written (torch raises a RuntimeError that says neither).

@@ -2,8 +2,8 @@
 
 The content of files of PyG's layout is checked here too. An error names the file, what was found and what is allowed.
 
-ingest/torch_archive.py reads the file, not torch's own loader. This module lets only such values pass as a part may
-hold. The keys of dicts are names, numbers or types, since other keys could take forever to hash. Sizes are bounded.
+The file is read by ingest/torch_archive.py, not by torch's own loader. This module lets only values pass that a part
+may hold. The keys of dicts are names, numbers or types, since other keys could take forever to hash. Sizes are bounded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ _KNOWN = {
 
 
 def load_plain(path: Path) -> Any:
-    """Return the content of the file. Its tensors are mapped privately: writing to a tensor does not change the file.
+    """Read a file of torch.save, and return its content: dicts, tuples, texts, numbers and tensors.
+
+    The tensors are mapped privately: writing to a tensor does not change the file.
 
     The file must keep its size while its tensors are in use: reading past the end of a file kills the process.
 
@@ -102,14 +104,19 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 class _Plain:
-    """Makes dicts and tensors of the values read. Each value is made once, however often it is used."""
+    """Turns the values that were read from the file into dicts, lists and tensors, and refuses all others.
+
+    Each value is turned once, however often the file uses it.
+    """
 
     def __init__(self, archive: TorchArchive) -> None:
         self._archive = archive
         self._made: dict[int, tuple[Any, int] | None] = {}  # by id() of the value read; None: being made
 
     def of(self, value: Any) -> tuple[Any, int]:
-        """Return (the plain form of a value, how many values it holds); a value that is used n times counts n times.
+        """Turn a value that was read into what `load_plain` returns; return (result, size).
+
+        size: how many values the result holds, where a value that is used n times counts n times.
 
         Raises:
             FileRefused, ValueError, RecursionError: The value is too large, holds itself, or holds something that no
@@ -151,7 +158,10 @@ class _Plain:
 
 
 def _is_name(key: Any) -> bool:
-    """Return whether a key is a text or a tuple of texts, whose hashes a file cannot foresee."""
+    """Return whether `key`, a key of a dict in a file, is a text or a tuple of texts.
+
+    Python hashes these with a random secret, so a file cannot contain many keys of equal hash.
+    """
     return isinstance(key, str) or (isinstance(key, tuple) and all(map(_is_name, key)))
 
 
@@ -159,7 +169,7 @@ def _is_name(key: Any) -> bool:
 
 
 def said(value: Any) -> str:
-    """Return a short text on a value from a file, for messages. Names and numbers are shown; of others, the class.
+    """Return a short text about a value from a file, for error messages: names and numbers as they are, else the class.
 
     A repr might never end: in a file of a few bytes, each of many nested lists may use the next one several times.
     """
@@ -182,9 +192,10 @@ def refuse(path: Path, found: str, allowed: str) -> NoReturn:
 def dict_in(
     path: Path, name: str, value: Any, needed: Set[str] = frozenset(), optional: Set[str] | None = None
 ) -> dict[Any, Any]:
-    """Return `value` if it is a dict with all keys in `needed`; refuse others.
+    """Check that `value` is a dict with all keys in `needed`, and return it; else raise ValueError.
 
-    If `optional` is given, further keys must be in it.
+    If `optional` is given, the dict may have no other keys than these and `needed`. `name` is what errors call the
+    value.
     """
     if not isinstance(value, dict):
         refuse(path, f"{type(value).__name__} for {name}", "a dict")
@@ -199,7 +210,7 @@ def dict_in(
 
 
 def ids_in(path: Path, name: str, value: Any) -> Tensor:
-    """Return `value` if it is a contiguous int64 tensor [n]; refuse others."""
+    """Check that `value` is a contiguous int64 tensor [n], and return it; else raise ValueError."""
     ids = _plain(path, name, value)
     if ids.dtype != torch.int64 or ids.ndim != 1 or not ids.is_contiguous():
         refuse(path, f"{dtype_name(ids.dtype)} {list(ids.shape)} for {name}", "int64 [n]")
@@ -207,7 +218,7 @@ def ids_in(path: Path, name: str, value: Any) -> Tensor:
 
 
 def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
-    """Return `value` if it is a tensor [count, ...]; refuse others."""
+    """Check that `value` is a tensor [count, ...], and return it; else raise ValueError."""
     tensor = _plain(path, name, value)
     if tensor.ndim == 0 or tensor.shape[0] != count:
         refuse(path, f"a tensor {list(tensor.shape)} for {name}", f"one of {count} rows")
@@ -215,7 +226,10 @@ def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
 
 
 def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Tensor]:
-    """Return `value`, {name: tensor [count, ...]}, without entries that are None: PyG's mark for no features."""
+    """Check that `value` is {name: tensor [count, ...]}, and return it without the entries that are None.
+
+    None is PyG's mark for no features. ValueError if `value` is something else.
+    """
     entries = dict_in(path, name, value)
     for key in entries:
         if not isinstance(key, str):
@@ -225,7 +239,10 @@ def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Te
 
 
 def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tuple[int, int]:
-    """Return `expected`, the lengths of the maps of source and destination nodes; refuse a `value` that differs."""
+    """Check that `value` is `expected`, (number of source nodes, number of destination nodes), and return it.
+
+    ValueError if it differs.
+    """
     is_pair = isinstance(value, (tuple, list)) and [type(number) for number in value] == [int, int]
     if not is_pair or tuple(value) != expected:
         refuse(path, f"{said(value)} for {name}", f"{expected}, as the maps of nodes are long")
@@ -233,7 +250,7 @@ def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tup
 
 
 def refuse_others(path: Path, name: str, values: Tensor, count: int) -> None:
-    """Refuse a tensor with a value outside [0, count)."""
+    """Raise ValueError if a value of the tensor is outside [0, count)."""
     if values.numel() == 0:
         return
     low, high = int(values.min()), int(values.max())

@@ -1,4 +1,4 @@
-"""Stores over one part, with the methods of PyG's stores."""
+"""LocalGraphStore and LocalFeatureStore: stores over one part of a partition, with the methods of PyG's stores."""
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Request rows of a feature from the parts that own them, and put them together."""
+"""Requests rows of a feature from the parts that own them, and puts the answers together in the order of the ids."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _WHERE = "lookup_features"
 
 @runtime_checkable
 class FeatureClient(Protocol):
-    """What a LocalFeatureStore needs to get rows that other parts own."""
+    """The interface by which a LocalFeatureStore gets rows that other parts own. PartitionClient implements it."""
 
     def fetch(self, part: int, ids: Tensor, *, is_node_feat: bool, input_type: Any, attr_name: str) -> Future[Tensor]:
-        """Ask a part for rows; return at once.
+        """Ask another part for rows of a feature; return a future at once.
 
-        The owner answers with `store.lookup_features(ids, is_node_feat, input_type, attr_name=attr_name)`.
+        The process that has the part answers with `store.lookup_features(ids, is_node_feat, input_type,
+        attr_name=attr_name)`.
 
         Args:
             part: the part that owns all of `ids`.
@@ -48,7 +49,7 @@ def joined(
     own: tuple[Tensor, Tensor | None],
     **attribute: Any,
 ) -> Future[Tensor]:
-    """Ask other parts for rows; return a future of the rows of all `ids`, [number of ids, ...], with this part's rows.
+    """Ask other parts for their rows; return a future of the rows of all `ids`, [len(ids), ...], this part's included.
 
     The first error of a part becomes the error of the future; later answers are dropped.
 
@@ -56,7 +57,7 @@ def joined(
         places: {part: int64 [n]}, the positions in `ids` of the ids that the part owns; at least one part.
         own: (positions in `ids` of the ids that this part owns, their rows); the rows are None if this part has no
             tensor of the type.
-        attribute: further arguments of `client.fetch`.
+        attribute: the keyword arguments for `client.fetch`.
     Raises:
         TypeError: The client returned no Future.
     """

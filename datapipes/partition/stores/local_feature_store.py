@@ -1,4 +1,4 @@
-"""LocalFeatureStore: the features of one part's nodes and edges, under the names of PyG's class."""
+"""LocalFeatureStore: the features of one part's nodes and edges, in a class with the methods of PyG's class."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ class LocalFeatureStore(TensorStore):
     the whole graph, from 0 in each type; in PyG's class, ids of nodes go on from one type to the next. Attributes may
     have any name, dtype and width.
 
-    A group is a node type, or an edge type; None for nodes without types, (None, None) for edges without types.
+    Features are kept by group, the type they belong to. A group is a node type or an edge type; in a graph without
+    types, it is None for nodes, and (None, None) for edges.
 
     Args:
-        client: requests rows that other parts own; see FeatureClient.
+        client: the object that requests rows which other parts own; see FeatureClient. None: only this part's rows can
+            be had.
 
     Attributes:
         client: the argument; may also be set later.
         num_partitions: number of parts.
         partition_idx: the id of this part.
-        labels: for the user's own use, as in PyG; the store neither sets nor reads it. Labels in a partition are the
-            attribute "y".
-        meta: the content of PyG's META.json; {} if the store is not of a partition.
+        labels: for the user's own use, as in PyG; the store neither sets nor reads it. The labels that a partition
+            stores are the attribute "y".
+        meta: the content of PyG's META.json; {} if the store was not made from a partition.
     """
 
     node_feat_pb = owners_of("nodes")
@@ -59,11 +61,13 @@ class LocalFeatureStore(TensorStore):
     def lookup_features(
         self, index: Tensor, is_node_feat: bool = True, input_type: Any = None, *, attr_name: str | None = None
     ) -> Future[Tensor]:
-        """Return a future of the rows of global ids, whichever part owns them: [n, ...], in the order of `index`.
+        """Look up rows by global id, whichever part owns them; return a future of [n, ...], in the order of `index`.
 
         Rows of this part are read at once. Other rows are requested from their parts by `client`. For an empty `index`
-        the answer is [0, ...]. In PyG's layout, a part without rows of a type has no tensor of this type, so it does
-        not know dtype and width. Such a part sends a request without ids to the owner of id 0.
+        the answer is [0, ...].
+
+        In PyG's layout, a part without rows of a type has no tensor of this type, so it does not know dtype and width.
+        For an empty `index`, it asks the owner of id 0 for these.
 
         Args:
             index: int32 or int64 [n], in any order, with repeats.
@@ -111,7 +115,9 @@ class LocalFeatureStore(TensorStore):
         return joined(self.client, ids, places, (own_places, rows), **attribute)
 
     def _where_known(self, key: tuple[Any, Any], is_node_feat: bool, input_type: Any) -> dict[int, Tensor]:
-        """Return {part: empty int64} with the part that owns id 0. Call it only if this part has no rows of the group.
+        """Find a part that knows dtype and width of a tensor, for a part that has no rows of the group.
+
+        Return {part: empty int64 tensor}, a request without ids; the part is the owner of id 0.
 
         Raises:
             KeyError: This part owns id 0, or there are no ids.
@@ -130,7 +136,10 @@ class LocalFeatureStore(TensorStore):
         return self._book(_NAME, "edges", "edge_feat_pb").get_partition_ids_from_eids(ids, input_type)
 
     def _own_rows(self, key: tuple[Any, Any], ids: Tensor) -> Tensor | None:
-        """Return the rows of ids that this part owns. None: this part has neither the tensor nor rows of the group."""
+        """Return the rows of `ids`, which this part owns.
+
+        None: this part has neither the tensor nor ids of the group.
+        """
         own_ids = self.get_global_id(key[0])
         if key not in self._feat and (own_ids is None or len(own_ids) == 0) and len(ids) == 0:
             return None
@@ -147,7 +156,7 @@ class LocalFeatureStore(TensorStore):
         edge_id: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> _Self:
-        """Return a store of nodes and edges without types.
+        """Make a store of the features of a graph without types.
 
         Args:
             node_id: the global id of each row of `x` and `y`.
@@ -170,7 +179,7 @@ class LocalFeatureStore(TensorStore):
         edge_id_dict: Mapping[EdgeType, Tensor] | None = None,
         edge_attr_dict: Mapping[EdgeType, Tensor] | None = None,
     ) -> _Self:
-        """Return a store of nodes and edges by type; see `from_data`."""
+        """Make a store of the features of a graph with types. Each argument is {type: tensor}; see `from_data`."""
         store, edge_ids = cls(), edge_id_dict or {}
         for group, ids in [*node_id_dict.items(), *edge_ids.items()]:
             store.put_global_id(ids, group)
@@ -186,7 +195,7 @@ class LocalFeatureStore(TensorStore):
 
     @classmethod
     def from_partition(cls: type[_Self], root: str | Path, pid: int, *, client: FeatureClient | None = None) -> _Self:
-        """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
+        """Open part `pid` of the partition in the folder `root`, in the native layout or in PyG's, as a store.
 
         The native layout is preferred if both are there. Features stay on disk until they are asked for. In PyG's
         layout the attribute "time" has a row for each node of the graph, so any part answers for all nodes.
@@ -215,7 +224,7 @@ class LocalFeatureStore(TensorStore):
 
     @classmethod
     def from_part(cls: type[_Self], part: Part, *, client: FeatureClient | None = None) -> _Self:
-        """Return a store of an open Part, whose memory it shares."""
+        """Make a store of an open Part. The store shares the part's memory."""
         store = cls(client)
         store._set_part(part)
         for node_type in part.node_types:
@@ -236,7 +245,7 @@ class LocalFeatureStore(TensorStore):
 
 
 def _places_of_parts(owners: Tensor) -> dict[int, Tensor]:
-    """Return {part: its positions in `owners`, ascending}."""
+    """Return {part: the positions in `owners` that have this part, int64, ascending}; parts without one are missing."""
     counts = torch.bincount(owners)
     places = torch.argsort(owners, stable=True).split(counts.tolist())  # type: ignore[no-untyped-call]
     return {part: of_part for part, of_part in enumerate(places) if of_part.shape[0] > 0}

@@ -1,4 +1,4 @@
-"""LocalGraphStore: the edges of one part, under the names of PyG's class."""
+"""LocalGraphStore: the edges of one part, in a class with the methods of PyG's class."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ _EdgeIndex = Tensor | tuple[Tensor, Tensor]
 
 
 class _Edges(dict[tuple[Any, str], Any]):
-    """{(edge type, layout): edges}. Edges of a partition are a function at first; `[]` calls it, and keeps its result.
+    """A dict {(edge type, layout): edges} that reads the edges of a partition when they are first asked for.
 
-    PyG's scripts and tests read this dict with `[]`. Other methods of dict do not call the functions.
+    An entry is a function at first; `[]` calls it, and keeps its result. Other methods of dict do not call it. PyG's
+    scripts and tests read this dict with `[]`.
     """
 
     def __getitem__(self, key: tuple[Any, str]) -> Any:
@@ -57,8 +58,8 @@ class LocalGraphStore(StoreOfPart):
     Attributes:
         num_partitions: number of parts.
         partition_idx: the id of this part.
-        meta: the content of PyG's META.json; only its "is_hetero" if the store is not of a partition.
-        is_sorted: whether the edges ascend by destination; None if the store is not of a partition.
+        meta: the content of PyG's META.json; only its "is_hetero" if the store was not made from a partition.
+        is_sorted: whether the edges ascend by destination; None if the store was not made from a partition.
     """
 
     _edge_attr_cls: Any = EdgeAttr
@@ -99,15 +100,20 @@ class LocalGraphStore(StoreOfPart):
 
     @staticmethod
     def key(attr: Any) -> tuple[Any, str]:
-        """Return the key under which edges are kept: (edge type or None, layout)."""
+        """Return the key of the store's dict of edges for an EdgeAttr: (edge type or None, name of the layout)."""
         return attr.edge_type, attr.layout.value
 
     def put_edge_index(self, edge_index: Any, *args: Any, **kwargs: Any) -> bool:
-        """Store edges, int64 or int32 [2, num_edges] or a pair of tensors, under the fields of an EdgeAttr."""
+        """Store edges under a name (an EdgeAttr or its fields), and return True.
+
+        `edge_index` is int32 or int64 [2, num_edges], or a pair of tensors.
+        """
         return self._put_edge_index(edge_index, self._edge_attr_cls.cast(*args, **kwargs))
 
     def get_edge_index(self, *args: Any, **kwargs: Any) -> _EdgeIndex:
-        """Return edges as they were put. Edges of a partition are int64 [2, num_edges], sources in row 0.
+        """Return the edges under a name (an EdgeAttr or its fields), as they were put.
+
+        Edges of a partition are int64 [2, num_edges], sources in row 0.
 
         Raises:
             KeyError: There are no edges under this name; the message says which names there are.
@@ -120,26 +126,26 @@ class LocalGraphStore(StoreOfPart):
         return edges
 
     def remove_edge_index(self, *args: Any, **kwargs: Any) -> bool:
-        """Remove edges; return whether there were any."""
+        """Remove the edges under a name (an EdgeAttr or its fields); return whether there were any."""
         return self._remove_edge_index(self._edge_attr_cls.cast(*args, **kwargs))
 
     def get_all_edge_attrs(self) -> list[Any]:
-        """Return an EdgeAttr for each entry of edges in the store."""
+        """Return a list of an EdgeAttr for each (edge type, layout) that the store has edges of."""
         return [*self._edge_attr.values()]
 
     def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
-        """Store the ids of edges, int32 or int64 [num_edges], under the fields of an EdgeAttr."""
+        """Store the ids of edges, int32 or int64 [num_edges], under a name (an EdgeAttr or its fields); return True."""
         key = self.key(self._edge_attr_cls.cast(*args, **kwargs))
         self.part = None
         self._edge_id[key] = check_index_tensor(_NAME, "edge_id", edge_id)
         return True
 
     def get_edge_id(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """Return the ids of edges, or None if there are none under this name."""
+        """Return the ids of the edges under a name (an EdgeAttr or its fields). None: there are no ids."""
         return self._edge_id.get(self.key(self._edge_attr_cls.cast(*args, **kwargs)))
 
     def remove_edge_id(self, *args: Any, **kwargs: Any) -> bool:
-        """Remove the ids of edges; return whether there were any."""
+        """Remove the ids of the edges under a name (an EdgeAttr or its fields); return whether there were any."""
         self.part = None
         return self._edge_id.pop(self.key(self._edge_attr_cls.cast(*args, **kwargs)), None) is not None
 
@@ -180,7 +186,7 @@ class LocalGraphStore(StoreOfPart):
     def from_data(
         cls: type[_Self], edge_id: Tensor | None, edge_index: Tensor, num_nodes: int, is_sorted: bool = False
     ) -> _Self:
-        """Return a store of edges without types.
+        """Make a store of the edges of a graph without types.
 
         Args:
             edge_id: int32 or int64 [num_edges]; None if no features of edges are looked up.
@@ -204,7 +210,7 @@ class LocalGraphStore(StoreOfPart):
         num_nodes_dict: Mapping[NodeType, int],
         is_sorted: bool = False,
     ) -> _Self:
-        """Return a store of edges by type; see `from_data`.
+        """Make a store of the edges of a graph with types. Each dict is {type: argument of `from_data`}.
 
         Raises:
             KeyError: `edge_id_dict` lacks an edge type, or `num_nodes_dict` lacks a node type.
@@ -258,7 +264,7 @@ class LocalGraphStore(StoreOfPart):
 
     @classmethod
     def from_partition(cls: type[_Self], root: str | Path, pid: int) -> _Self:
-        """Return a store of a part of the partition in the folder `root`, in the native layout or in PyG's.
+        """Open part `pid` of the partition in the folder `root`, in the native layout or in PyG's, as a store.
 
         The native layout is preferred if both are there. Arrays stay on disk until edges are asked for.
 
@@ -279,7 +285,7 @@ class LocalGraphStore(StoreOfPart):
 
     @classmethod
     def from_part(cls: type[_Self], part: Part) -> _Self:
-        """Return a store of an open Part. It shares the part's memory; edges are copied when they are asked for."""
+        """Make a store of an open Part. It shares the part's memory; edges are copied when they are asked for."""
         store = cls()
         store._set_part(part)
         for edge_type in part.edge_types:

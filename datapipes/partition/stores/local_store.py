@@ -1,7 +1,7 @@
-"""The base of both local stores, and how their tensors and edges are named.
+"""What LocalGraphStore and LocalFeatureStore have in common, and the names of their tensors and edges.
 
-TensorAttr and EdgeAttr have the fields of PyG's classes. StoreOfPart is the base of the stores. TensorStore has
-tensors by group and name, and their rows by global id, for LocalFeatureStore.
+TensorAttr and EdgeAttr have the fields of PyG's classes. StoreOfPart is the base of both stores. TensorStore keeps
+tensors by group and name, and finds their rows by global id; it is the base of LocalFeatureStore.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _T = TypeVar("_T", bound="_Castable")
 
 
 class Unset(Enum):
-    """Marks a field of TensorAttr that was not given."""
+    """The value of a field of TensorAttr that was not given."""
 
     UNSET = None
 
@@ -43,11 +43,11 @@ class EdgeLayout(Enum):
 
 
 class _Castable:
-    """Base of records with a `cast` method, which accepts a record, its fields as a tuple or dict, or as arguments."""
+    """Base of TensorAttr and EdgeAttr, which name something in a store; they are made by `cast`."""
 
     @classmethod
     def cast(cls: type[_T], *args: Any, **kwargs: Any) -> _T:
-        """Return a single argument of this class as it is; else a new record of a tuple, a dict, or the arguments."""
+        """Return the only argument if it is of this class; else an object made of a tuple, a dict, or the arguments."""
         if len(args) == 1 and not kwargs:
             if isinstance(args[0], cls):
                 return args[0]
@@ -60,12 +60,12 @@ class _Castable:
 
 @dataclass
 class TensorAttr(_Castable):
-    """Names a tensor of a LocalFeatureStore, and perhaps some of its rows.
+    """The name of a tensor in a LocalFeatureStore, and perhaps an index of some of its rows.
 
     Attributes:
-        group_name: a node type or an edge type; None for nodes without types, (None, None) for edges without types.
+        group_name: a node type or an edge type; in a graph without types, None for nodes, (None, None) for edges.
         attr_name: the name of the attribute, such as "x".
-        index: the rows wanted; None for all.
+        index: which rows are wanted; None for all.
     """
 
     group_name: Any = Unset.UNSET
@@ -79,7 +79,7 @@ class TensorAttr(_Castable):
 
 @dataclass
 class EdgeAttr(_Castable):
-    """Names edges of a LocalGraphStore.
+    """The name of edges in a LocalGraphStore: their type and layout, with facts about them.
 
     Attributes:
         edge_type: an edge type; None without types.
@@ -105,7 +105,7 @@ class EdgeAttr(_Castable):
 
 
 def no_such(where: str, noun: str, value: Any, stored: Any) -> KeyError:
-    """Return the KeyError for a name that a store does not have; `stored` has its names."""
+    """Return the KeyError for a name that a store does not have. `noun` says what it names; `stored` has all names."""
     return KeyError(
         f"{where}: no {noun} {shown(value)}; the store has {shown(list(stored))}. Use one of these, or put it."
     )
@@ -127,7 +127,10 @@ def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str
 
 
 def owners_of(kind: str) -> property:
-    """Return a property of a StoreOfPart, as in PyG: the part of each node or edge; `kind` is "nodes" or "edges"."""
+    """Return a property for stores that has the part of each node or edge, such as PyG's `node_pb`.
+
+    `kind` is "nodes" or "edges".
+    """
 
     def read(store: StoreOfPart) -> Any:
         book: Any = store._books.get(kind)
@@ -148,13 +151,13 @@ def owners_of(kind: str) -> property:
 
 
 class StoreOfPart:
-    """The base of both local stores: the id of their part, and the owners of nodes and edges.
+    """The base of both local stores. It knows which part the store has, and which part owns each node and edge.
 
     Attributes:
         num_partitions: number of parts.
         partition_idx: the id of this part.
         meta: the content of PyG's META.json.
-        part: the open Part that the store was made from; None if there is none, or the store was changed since.
+        part: the open Part that the store was made from. None: it was made from something else, or changed since.
     """
 
     _layouts: tuple[str, ...] = ("native", "pyg")  # the first that is there is read
@@ -175,7 +178,9 @@ class StoreOfPart:
         self._set(part.num_parts, part.part, part.book, meta_of(part.num_parts, num_nodes, part.edge_types))
 
     def _book(self, where: str, kind: str, name: str) -> PartitionBook:
-        """Return the book that knows the owners of "nodes" or "edges". The error names the attribute `name`.
+        """Return the PartitionBook with the owners of nodes or edges; `kind` is "nodes" or "edges".
+
+        `name` is the attribute by which a user sets the book, for the error.
 
         Raises:
             ValueError: The book is not set.
@@ -187,9 +192,10 @@ class StoreOfPart:
 
 
 def _book_of(kind: str, value: Any) -> PartitionBook | None:
-    """Return a book with the parts of "nodes" or "edges" that a user has set: integers, or {type: integers}.
+    """Make a PartitionBook of `value`, the part of each node or edge, which a user has set.
 
-    A book, or None, is returned as it is.
+    `value` is a tensor of integers, or {type: integers}; `kind` is "nodes" or "edges". A PartitionBook and None are
+    returned as they are.
 
     Raises:
         TypeError, ValueError: The values are no ids of parts.
@@ -205,7 +211,10 @@ def _book_of(kind: str, value: Any) -> PartitionBook | None:
 
 
 class TensorStore(StoreOfPart):
-    """Tensors by group and name. In a group with ids, global_id[i] is the id of row i in every tensor of the group."""
+    """Keeps tensors by (group, name); a group is a node type or an edge type, as in TensorAttr.
+
+    In a group with global ids, global_id[i] is the id of row i in every tensor of the group.
+    """
 
     _tensor_attr_cls: Any = TensorAttr
 
@@ -218,13 +227,16 @@ class TensorStore(StoreOfPart):
 
     @staticmethod
     def key(attr: Any) -> tuple[Any, Any]:
-        """Return the key under which a tensor is kept: (group, name)."""
+        """Return the key of the store's dict of tensors for a TensorAttr: (group, name)."""
         return attr.group_name, attr.attr_name
 
     # --- global ids
 
     def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
-        """Store the id of each row of a group, int32 or int64 [n], in any order, without repeats."""
+        """Store the global id of each row of a group, int32 or int64 [n], in any order, without repeats.
+
+        Return True.
+        """
         self.part = None
         where = f"{_FEATURES}, group {shown(group_name)}"
         self._ids[group_name] = check_index_tensor(where, "global_id", global_id)
@@ -232,11 +244,11 @@ class TensorStore(StoreOfPart):
         return True
 
     def get_global_id(self, group_name: Any) -> Tensor | None:
-        """Return the id of each row of a group, or None if there are none."""
+        """Return the global id of each row of a group. None: the group has no ids."""
         return self._ids.get(group_name)
 
     def remove_global_id(self, group_name: Any) -> bool:
-        """Remove the ids of a group; return whether there were any."""
+        """Remove the global ids of a group; return whether there were any."""
         self.part = None
         self._rows.pop(group_name, None)
         return self._ids.pop(group_name, None) is not None
@@ -244,7 +256,7 @@ class TensorStore(StoreOfPart):
     # --- tensors
 
     def put_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """Store a tensor or array [n, ...] under the fields of a TensorAttr: group_name, attr_name.
+        """Store a tensor or array [n, ...] under a name (a TensorAttr, or its group_name and attr_name); return True.
 
         Raises:
             ValueError: A field is missing, or an index is given.
@@ -252,10 +264,12 @@ class TensorStore(StoreOfPart):
         return self._put_tensor(tensor, self._full_attr(*args, **kwargs))
 
     def get_tensor(self, *args: Any, convert_type: bool = False, **kwargs: Any) -> Any:
-        """Return a tensor, or its rows at `index`, which has indices of rows and not global ids.
+        """Return the tensor under a name (a TensorAttr or its fields).
+
+        If the name has an `index`, return only these rows. The index has positions of rows, not global ids.
 
         Args:
-            convert_type: return an array if the index is an array.
+            convert_type: return a NumPy array if the index is a NumPy array.
         Raises:
             KeyError: There is no such tensor; the message says which there are.
         """
@@ -264,19 +278,19 @@ class TensorStore(StoreOfPart):
         return tensor.numpy() if convert_type and isinstance(attr.index, np.ndarray) else tensor
 
     def remove_tensor(self, *args: Any, **kwargs: Any) -> bool:
-        """Remove a tensor; return whether there was one."""
+        """Remove the tensor under a name (a TensorAttr or its fields); return whether there was one."""
         return self._remove_tensor(self._full_attr(*args, **kwargs))
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """Put a tensor; it replaces the one with the same group and name, if there is one."""
+        """Store a tensor as `put_tensor` does. It replaces the tensor of the same group and name, if there is one."""
         return self.put_tensor(tensor, *args, **kwargs)
 
     def get_tensor_size(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
-        """Return the shape of a tensor, or None if there is none."""
+        """Return the shape of the tensor under a name (a TensorAttr or its fields). None: there is no such tensor."""
         return self._get_tensor_size(self._tensor_attr_cls.cast(*args, **kwargs))
 
     def get_all_tensor_attrs(self) -> list[Any]:
-        """Return a TensorAttr for each tensor in the store."""
+        """Return a list of a TensorAttr for each tensor in the store."""
         return [self._tensor_attr_cls(*key) for key in self._feat]
 
     def has_edge_attr(self) -> bool:
@@ -321,7 +335,9 @@ class TensorStore(StoreOfPart):
     # --- by global id
 
     def get_tensor_from_global_id(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the rows of the global ids `index`, int32 or int64 [n], in any order, with repeats.
+        """Return the rows of a tensor at global ids. The arguments are a TensorAttr or its fields.
+
+        Its `index` has the global ids, int32 or int64 [n], in any order, repeats allowed.
 
         Raises:
             KeyError: There is no such tensor; the message says which there are.
@@ -356,7 +372,7 @@ class TensorStore(StoreOfPart):
         return bits_of(tensor)[rows].view(tensor.dtype)
 
     def _rows_of_group(self, group: Any) -> OwnRows:
-        """Return the OwnRows of a group. Several threads may call this at once, and get equal results.
+        """Return the OwnRows that finds the rows of a group's ids. Threads that call this at once get equal results.
 
         Raises:
             ValueError: Two rows have the same id.

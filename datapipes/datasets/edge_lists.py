@@ -174,9 +174,15 @@ _Part = dict[EdgeType | None, RawItems]
 def _parts(
     pairs: np.ndarray, values: Mapping[str, np.ndarray]
 ) -> tuple[tuple[_Part, _Part, _Part], str, dict[Any, int]]:
-    """Return (split, task, {None: number of training edges}) for edges sorted by time.
+    """Split a list of edges by time; return (split, task, num_training_edges).
 
-    Without times the parts of the split have no items, and the dict is empty.
+    Args:
+        pairs: int64 [n, 2], the edges, sorted by time if there are times.
+        values: {column name: values [n]}; only "time" and "rating" are used.
+    Returns:
+        split is (train, validation, test), each {None: items}. task is the name of the task, see Dataset.
+        num_training_edges is {None: number of edges in train}. Without times, the parts have no items, and
+        num_training_edges is {}.
     """
     if "time" not in values:
         none: _Part = {None: RawItems(np.zeros(0, np.int64))}

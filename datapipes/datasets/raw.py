@@ -56,7 +56,10 @@ class DatasetFormatError(ValueError):
 
 @contextmanager
 def format_errors(where: str) -> Iterator[None]:
-    """Turn the errors that readers and pyarrow raise inside, which have many types, into a DatasetFormatError."""
+    """In a with statement, turn the errors of readers and of pyarrow, which have many types, into DatasetFormatErrors.
+
+    `where`, the name of the file or of its content, begins the message.
+    """
     try:
         yield
     except DatasetFormatError:
@@ -252,7 +255,9 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
 
 
 def _check_form(file: str, noun: str, array: Any, shape: tuple[int | None, ...] = (None,)) -> None:
-    """Raise unless `array` has whole numbers and this shape; None in `shape` allows any length."""
+    """Raise DatasetFormatError unless `array` has whole numbers and the given `shape`; None in `shape` allows any
+    length.
+    """
     if not isinstance(array, np.ndarray):
         raise DatasetFormatError.of(file, f"{noun} of {type(array).__name__}", "whole numbers")
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))

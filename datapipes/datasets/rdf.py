@@ -230,7 +230,11 @@ def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, s
 
 
 def _term(file: str, number: int, text: str) -> str:
-    """Return the text of a term, which is the same for all its spellings. IRIs lose their brackets."""
+    """Return the text that stands for an RDF term in this package: one text for all spellings; IRIs lose their
+    brackets.
+
+    `number` is the number of the line, for the error.
+    """
     if "\\" in text:
         try:
             text = _ESCAPE.sub(_unescaped, text)

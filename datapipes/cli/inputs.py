@@ -46,7 +46,7 @@ def open_dataset(path: Path, arguments: argparse.Namespace, *, also: str = "") -
 
 
 def open_input(path: Path, arguments: argparse.Namespace) -> AnyGraph | Dataset:
-    """Return the saved graph or the data set at `path`."""
+    """Open `path`, and return the saved graph or the data set there."""
     if not is_saved_graph(path):
         return open_dataset(path, arguments, also="a folder that graph.save wrote")
     refuse_options(path, "a saved graph", arguments)

@@ -127,8 +127,9 @@ class Made(NamedTuple):
     Attributes:
         minibatches: the minibatches, without features.
         counts: {what is counted: its mean over the minibatches}.
-        cost: all the minibatches are made on one thread, and then again. "first_seconds" and "again_seconds" are the
-            seconds of each time, "first_disk_bytes" and "again_disk_bytes" the bytes that were read from disks.
+        cost: the minibatches were made twice, on one thread. "first_seconds" and "first_disk_bytes" are the time that
+            the first run took and the bytes it read from disks; "again_seconds" and "again_disk_bytes" those of the
+            second.
     """
 
     minibatches: list[MiniBatch]
@@ -137,7 +138,9 @@ class Made(NamedTuple):
 
     @classmethod
     def of(cls, setting: Setting) -> Made:
-        """Make the minibatches with features, twice, and measure both times; keep them without features."""
+        """Make the first minibatches of `setting`, with features, twice, and measure both times. Return them without
+        features.
+        """
         cost = {}
         for when in ("first", "again"):
             with threads(1), setting.fetched() as fetcher:
@@ -182,9 +185,11 @@ def rate(work: Work, seconds: float) -> float:
 
 
 def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: list[str]) -> dict[str, list[float]]:
-    """Measure all sides in rounds; return {side: its rate in each round}.
+    """Measure all `sides`, {name: function that returns a rate}, ROUNDS times in turns; return {name: its rate in each
+    round}.
 
-    If the first side needs too much memory, raise MemoryError, since the others are compared with it.
+    A side that needs too much memory is left out, and noted in `left`. If it is the first side, MemoryError is raised,
+    since the others are compared with the first.
     """
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for number, name in enumerate([*sides] * ROUNDS):
@@ -253,9 +258,10 @@ def _sampling(setting: Setting) -> Work:
 
 
 def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return a Work that gathers the rows of one minibatch after another.
+    """Return a function that fetches the features of the next of the minibatches in `rows`, over and over again.
 
-    Its amount is a number of bytes: those of the rows in the dtype that the features have without `stored_as`.
+    It returns the bytes that were fetched: the number beside the minibatch in `rows`, which does not depend on
+    `stored_as`.
     """
     fetcher, again = setting.fetched(), cycle(rows)
 
@@ -268,7 +274,7 @@ def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 
 def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return a Work that gathers the same rows as `_gather`, but by torch.index_select into existing memory."""
+    """Return a function that gathers the same rows as `_gather`, but by torch.index_select into existing memory."""
     nodes = [by_type(minibatch.input_nodes) for minibatch, _ in rows]
     tables: list[Any] = [(kind, feature.tensor) for (_, kind, _), feature in setting.features.items()]
     outs = [table.new_zeros(max(len(ids[kind]) for ids in nodes), *table.shape[1:]) for kind, table in tables]
@@ -310,7 +316,10 @@ def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor]
 
 
 def _receive(start: Any) -> None:
-    """Run the receiving process: receive as many messages as the pipe says, read each page of them, and answer."""
+    """Run the receiving process until the pipe is closed.
+
+    It reads a count from the pipe, receives so many messages, reads each page of them, and answers with the count.
+    """
     pipe, channel = start
     begin_as_child()
     with contextlib.suppress(EOFError):
@@ -325,7 +334,10 @@ def _receive(start: Any) -> None:
 
 
 def deliver(setting: Setting, seconds: float, bottlenecks: dict[str, Any], name: str, **options: Any) -> float:
-    """Return how many minibatches a second a new loader delivers after its start; set `bottlenecks[name]`."""
+    """Start a new loader, and return how many minibatches a second it delivers once it runs.
+
+    `bottlenecks[name]` is set to what bounds the loader, None if nothing was found.
+    """
     with DataLoader(setting.fetched(), **options) as loader:
         minibatches = chain.from_iterable(repeat(loader))
         for _ in range(2 + 2 * loader.options.num_workers):

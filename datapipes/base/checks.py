@@ -358,8 +358,9 @@ def _use_instead(cls: type, name: str) -> str | None:
 
 
 def names_in_code(classes: Iterable[type]) -> set[str]:
-    """Return the names of attributes and globals that the methods of these classes use. An attribute with any other
-    name is set only by users of an instance.
+    """Return the names of attributes and globals that the methods of `classes` use.
+
+    It serves to find a useless setting: no method reads an attribute whose name is not in the result.
     """
     functions = [function for cls in classes for function in vars(cls).values() if inspect.isfunction(function)]
     return {name for function in functions for name in inspect.unwrap(function).__code__.co_names}

@@ -33,7 +33,9 @@ class _Here(threading.local):
 
 
 class _Process:
-    """State that all clocks of this process share; a forked child makes its own."""
+    """State that the clocks of this process share: their lock, and whether calls are being moved. A forked child renews
+    it.
+    """
 
     def __init__(self) -> None:
         self.renew()
@@ -91,7 +93,7 @@ class _Counted(NamedTuple):
     until: float = 0.0
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Counted:
-        """Return the counts after adding `calls` of the stage, an array as in `_Moved.arrays`.
+        """Return the counts with `calls` of the stage added. `calls` is an array as in `_Moved.arrays`.
 
         If a call began before an earlier one had ended, only the time after that end is added to `seconds`.
         """
@@ -109,7 +111,8 @@ class _Counted(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """Calls that were counted, the oldest first.
+    """The calls that a StageClock has counted: the last ones in full, the oldest first, and only counts of those
+    before.
 
     Attributes:
         before: {index of a stage's name: counts of its calls that are no longer kept}.
@@ -153,7 +156,8 @@ class StageClock:
     def at_begin(self, began: float) -> float:
         """Return the processor time in seconds that this thread had used when a call began.
 
-        Makes no system call if the thread has just ended another call: it is taken to have worked since then.
+        If the thread ended another call less than GAP_S seconds earlier, it is taken to have worked since then. This
+        saves a system call.
 
         Args:
             began: when the call began, in seconds of time.monotonic().
@@ -167,12 +171,13 @@ class StageClock:
         return time.thread_time()
 
     def add(self, stage: str, began: float, index: int, used: float | None = None) -> None:
-        """Count one call that ends now.
+        """Count one call of `stage` that ends now; `index` is the index of its minibatch.
 
-        The shortest calls cost no system call, short calls cost one. Disk reads of short calls are added to the next
-        long call.
+        A call shorter than GAP_S makes no system call here, one shorter than SHORT_S makes one. Disk reads of calls
+        shorter than SHORT_S are added to the thread's next call that is not so short.
 
         Args:
+            began: when the call began, in seconds of time.monotonic().
             used: the result of `at_begin`. None if the thread ran other calls meanwhile, or waited for another thread;
                 processor time and disk reads are then not counted.
         """
@@ -194,7 +199,7 @@ class StageClock:
             self._move_unless_others_do()
 
     def add_calls(self, calls: Iterable[CallRecord]) -> None:
-        """Count calls of other processes."""
+        """Count calls that were made in other processes."""
         self._fresh.extend(calls)
         if len(self._fresh) >= FRESH_CALLS:
             self._move_unless_others_do()
@@ -205,7 +210,7 @@ class StageClock:
                 self._move()
 
     def _move(self) -> None:
-        """Move the calls of `_fresh` to `_moved`. Call it with the lock held."""
+        """Move the calls that wait in the queue `_fresh` into the arrays of `_moved`. The caller holds the lock."""
         if _process.is_moving:
             return
         try:
@@ -225,7 +230,7 @@ class StageClock:
         return [numbers.setdefault(name, len(numbers)) for name in names]
 
     def _read(self) -> tuple[list[str], _Moved]:
-        """Return (names, calls): names[i] is the name of index i, and `calls` are all calls until now."""
+        """Return (names, calls). `calls` has all calls until now; index i in it stands for the name names[i]."""
         with _process.counting:
             self._move()
             return list(self._names), self._moved

@@ -31,7 +31,9 @@ class LoaderTimeoutError(TimeoutError):
 
 
 class ChannelClosed(RuntimeError):
-    """This process or the channel's maker has closed the channel, and all its messages were received. This is final."""
+    """This process, or the process that made the channel, has closed it, and all its messages were received. This is
+    final.
+    """
 
 
 class ChannelDamaged(RuntimeError):
@@ -109,7 +111,7 @@ def text_of(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """Return the error's text as a sentence, or its type if it has no text: a full stop is added if there is none."""
+    """Return the error's text, or its type if it has no text, as a sentence: a full stop is added if there is none."""
     text = text_of(error).rstrip() or type(error).__name__
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
@@ -139,10 +141,11 @@ def not_installed(
     """Return the error for a package that is not installed, or cannot be imported.
 
     Args:
-        extra: the extra of DISTRIBUTION that has the package.
-        who: the function, class or file format that needs the package.
-        instead: what to do instead, beginning with the punctuation that joins it to the sentence before.
-        error: the error that the import of the package raised.
+        extra: the extra of this package's distribution that includes `package`.
+        who: the function, class or file format that needs `package`.
+        instead: what to do instead. It is appended to a sentence, so it begins with punctuation; "" if there is no
+            other way.
+        error: the error that the import of `package` raised.
     """
     how = "is not installed. Install it"
     if error is not None and str(error) != f"No module named {package!r}":

@@ -102,7 +102,7 @@ def new_folder(
 
 @contextmanager
 def room_told(where: str, path: Path) -> Iterator[None]:
-    """If the with statement raises the error of a full disk, raise one that names the file and a remedy instead.
+    """In a with statement, turn the error of a full disk into one that names the file and a remedy.
 
     Args:
         path: the file or folder that is to be written; the error says that nothing at this path was changed.
@@ -248,7 +248,12 @@ def sync_files(folder: Path) -> None:
 
 
 def _put(where: str, new: Path, root: Path, replaced: Replaceable) -> None:
-    """Rename `new` to `root`. An older `root` is then called `new`, until it is removed."""
+    """Rename `new` to `root`. If there is an older folder at `root`, it is called `new` then, and the caller removes
+    it.
+
+    Raises:
+        FileExistsError: The older folder has got an entry that may not be replaced. Nothing has changed.
+    """
     if not root.exists() or not any(root.iterdir()):
         os.rename(new, root)  # also over an empty folder
     elif _exchanged(new, root):

@@ -32,10 +32,11 @@ def as_error(
 
 
 def as_seen_by_consumer(raised: BaseException) -> BaseException:
-    """Return `as_error(raised)`, but `raised` itself if it is an Exception or may come from a signal.
+    """Return the error to raise in the consumer, which takes minibatches: `raised` itself, or `as_error(raised)`.
 
-    In the main thread Ctrl-C raises KeyboardInterrupt, and a signal handler may call sys.exit(), also in a stage.
-    GeneratorExit never comes from a signal. Passed on, it would silently end a generator around the consumer's loop.
+    It is `raised` itself if that is an Exception, or may come from a signal: in the main thread Ctrl-C raises
+    KeyboardInterrupt, and a signal handler may call sys.exit(), also in a stage. GeneratorExit never comes from a
+    signal. Passed on, it would silently end a generator around the consumer's loop.
     """
     may_be_a_signal = threading.current_thread() is threading.main_thread() and not isinstance(raised, GeneratorExit)
     return raised if isinstance(raised, Exception) or may_be_a_signal else as_error(raised)

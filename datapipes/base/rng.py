@@ -22,7 +22,7 @@ MAX_EPOCH = 2**32 - 1
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: a key is built in a third of the time
 class RngKey:
-    """The key of a stage's random choices at one minibatch; they depend on this key and the node only."""
+    """The random key of a stage at one minibatch. A random choice of the stage depends on this key and a node only."""
 
     seed: int
     epoch: int

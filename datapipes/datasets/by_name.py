@@ -55,19 +55,16 @@ def is_by_name(folder: Path) -> bool:
 
 
 def _named(folder: Path, name: str) -> list[Path]:
-    """Return the paths of `name` in `folder` that exist: files with a known suffix, such as edges.csv, then the
-    subfolder.
-    """
+    """Return the paths that exist: files `name` with a known suffix, such as edges.csv, and the subfolder `name`."""
     files = [folder / f"{name}{suffix}" for suffix in _FORMATS]
     return [*filter(Path.is_file, files), *filter(Path.is_dir, [folder / name])]
 
 
 def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
-    """Read the names of the files in `folder`, and the headers, labels and split of its tables; return (description,
-    tasks).
+    """Describe a folder without a YAML by the names of its files; return (description, tasks).
 
-    The Description lists the files, as for a folder with a metadata.yaml. The list of tasks has one Task, made from the
-    labels and the split; it is [] if no node table has any.
+    The Description lists the files, as for a folder with a metadata.yaml; edges and features are not read yet. The list
+    of tasks has one Task, made from the labels and the split in the node tables; it is [] if no table has any.
 
     Raises:
         DatasetFormatError: The files contradict each other, or no file says how many nodes a type has.
@@ -202,7 +199,7 @@ class _Nodes:
             raise ValueError(f"found labels or sets{where}; expected them in one. Join the tables.")
 
     def tasks(self) -> list[Task]:
-        """Return a list with the one task, or [] if no table has labels or sets."""
+        """Return [task], made from the labels and the split of all node types; [] if no table has any."""
         if not self._items:
             return []
         sets = ({node_type: items[name] for node_type, items in self._items.items()} for name in SETS)

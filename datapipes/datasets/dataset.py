@@ -133,10 +133,10 @@ class Dataset:
         return cls(name=name, **_fields_of_pyg(data))
 
     def describe(self) -> str:
-        """Return the data set as a short table: the task, then a line for the nodes and the edges of each type.
+        """Return the data set as a short table: the task, then a line for each type of nodes and of edges.
 
-        A line has the number of nodes or edges, how many items each of the three sets has, and name, dtype and shape of
-        each feature.
+        A line has the number of nodes or edges; how many of them are in each of the three item sets; and name, dtype
+        and shape of each feature.
         """
         rows = self._rows()
         table = zip_longest(aligned([row[:-1] for row in rows], _MOST_TYPES), rows[: _MOST_TYPES + 1])
@@ -233,7 +233,10 @@ def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:
 
 
 def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
-    """Return (items that stay, items that are drawn), both in their old order. A random `share` is drawn."""
+    """Draw a random `share` of the items, rounded to whole items; return (items that stay, items that were drawn).
+
+    Both keep the order of `items`.
+    """
     order = _core.permutation_at(len(items), _core.hop_key(seed, 0, 0, 0, 0, 0), 0, len(items))
     count = round(share * len(items))
     first, second = (torch.from_numpy(np.sort(places)) for places in (order[count:], order[:count]))
@@ -243,8 +246,9 @@ def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
 
 
 def _num_items(items: ItemSet | HeteroItemSet, domain: str, kind: Any) -> int | None:
-    """Return how many seeds in `items` are nodes or edges (`domain`) of the type `kind`; None if `items` lacks that
-    type.
+    """Return how many items are seeds of the node or edge type `kind`; None if `items` does not have this type.
+
+    `domain` is "node" or "edge".
     """
     if isinstance(items, HeteroItemSet):
         return len(items.item_sets[kind]) if kind in items.item_sets else None

@@ -33,8 +33,9 @@ REMEDY = "Make it again with tools/make_debian_packages.py."
 
 
 def read_debian_packages(direction: str = "both") -> RawDataset:
-    """Read the embedded graph of Debian's packages; the task is to predict the archive section of a package, such as
-    libs.
+    """Read the embedded graph of Debian's packages.
+
+    The task is to predict the archive section of a package, such as libs.
 
     Args:
         direction: The sources of a package's in-edges: "depends", the packages it depends on; "reverse", the packages

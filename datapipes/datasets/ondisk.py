@@ -88,8 +88,7 @@ class OnDiskDataset:
         self.verify = check_bool(WHERE, "verify", verify)
 
     def load(self, tasks: str | Sequence[str] | None = None) -> Dataset:
-        """Read the data set with its tasks; the item sets of the result are those of its first task, in the order of
-        the YAML.
+        """Read the data set with its tasks. The item sets are those of the first task, in the order of the YAML.
 
         Without a task the item sets are empty.
 
@@ -297,7 +296,10 @@ def _items(described: Description, kind: Any, files: Sequence[RowsFile]) -> Item
 
 
 def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
-    """Raise ValueError unless all seeds are nodes, or pairs of nodes, of the graph. Reads all seeds once."""
+    """Raise ValueError unless all `seeds` are nodes, or pairs of nodes, of the node or edge type `kind`.
+
+    This reads all seeds once.
+    """
     counts = described.num_nodes
     allowed = {1: "[n]", 2: "[n, 2]"} if kind is None else {2: "[n, 2]"} if isinstance(kind, tuple) else {1: "[n]"}
     if seeds.ndim not in allowed:
@@ -372,7 +374,10 @@ def _dataset(
 
 
 def _kind_of(sets: Mapping[str, Any]) -> tuple[str, int]:
-    """Return (task, number of classes) of these sets. Tasks are listed at Dataset; 0 means no classes."""
+    """Find the kind of task from the seeds and labels in `sets`, {set name: items}; return (task, number of classes).
+
+    Tasks are listed at Dataset; 0 means no classes.
+    """
     parts = [items for part in sets.values() for items in getattr(part, "item_sets", {None: part}).values()]
     of_edges = any(items.seeds_shape != () for items in parts)
     labels = [items._hashed_arrays()["labels"][0] for items in parts if "labels" in items.names and len(items) > 0]

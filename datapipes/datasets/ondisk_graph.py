@@ -300,8 +300,9 @@ def _edges(
 ) -> Any:
     """Return (edges, attributes) of the edge type `kind`, as `CSCGraph.build` takes them.
 
-    `attributes` maps the name of an attribute to its values, or to its column in the edge table. If a table has some
-    attributes and other files have more, the edges are chunks that contain all attributes, and `attributes` is {}.
+    `attributes` maps the name of an attribute to its values, or to its column in the edge table. If some attributes are
+    in other files than the edge table, `edges` is a function that yields chunks with all attributes, and `attributes`
+    is {}.
     """
     path, where = described.path(file), f"{file.path}{of_type(kind)}"
     files = parts_of(path)
@@ -328,8 +329,9 @@ def _edges(
 def _with_attributes(
     where: str, path: Path, columns: Mapping[str, str], tensors: Mapping[str, Tensor]
 ) -> Callable[[], Iterator[Any]]:
-    """Return a function that reads an edge table in chunks and yields ((sources, destinations), {attribute: rows}) of
-    each.
+    """Return a function that reads an edge table in chunks.
+
+    It yields ((sources, destinations), {attribute: rows}) for each chunk.
 
     Args:
         columns: {attribute: its column in the table}.

@@ -285,7 +285,11 @@ def _unique(where: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _type_of(where: str, domain: str, text: str | None, types: Mapping[str, Mapping[Any, Any]]) -> Any:
-    """Return the type that `text` names, an edge type as a tuple; raise ValueError if `types` does not have it."""
+    """Return the node or edge type that `text` names; an edge type as a tuple. `domain` is "node" or "edge".
+
+    Raises:
+        ValueError: `types[domain]` does not have it. The message begins with `where`.
+    """
     kind = check_edge_type(where, text) if domain == "edge" and text is not None else text
     if kind not in types[domain]:
         raise ValueError(f"{where} names the {domain} type {shown(kind)}; the graph has {shown([*types[domain]])}")

@@ -38,8 +38,9 @@ _TENSOR_DTYPES = (
 
 
 class _Dtype:
-    """Stand-in for `numpy.dtype` while a pickle is read. The state in the pickle may set the byte order and nothing
-    else.
+    """Stand-in for `numpy.dtype` while a pickle is read.
+
+    The state in the pickle may set the byte order and nothing else.
     """
 
     __slots__ = ("byte_order", "spec")
@@ -179,8 +180,9 @@ def fields_of(file: str, record: object, name: str) -> dict[str, object]:
 
 
 def array_of(file: str, value: object, name: str) -> np.ndarray:
-    """Return the numpy array that the stand-in `value` describes, after checks. It shares memory with the pickle's
-    bytes.
+    """Return the numpy array that the stand-in `value` describes, after checks.
+
+    The array shares memory with the bytes of the pickle.
     """
     if type(value) is not _Array:
         raise DatasetFormatError.of(file, f"{name} of {kind_of(value)}", "a numpy array")

@@ -255,9 +255,7 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
 
 
 def _check_form(file: str, noun: str, array: Any, shape: tuple[int | None, ...] = (None,)) -> None:
-    """Raise DatasetFormatError unless `array` has whole numbers and the given `shape`; None in `shape` allows any
-    length.
-    """
+    """Raise DatasetFormatError unless `array` has whole numbers and this `shape`; None in it allows any length."""
     if not isinstance(array, np.ndarray):
         raise DatasetFormatError.of(file, f"{noun} of {type(array).__name__}", "whole numbers")
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))

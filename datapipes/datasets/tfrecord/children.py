@@ -178,7 +178,11 @@ class Child(ChildProcess):
 
 
 def wait_for_all(children: Sequence[Child], go_on: Callable[[], None]) -> None:
-    """Wait until all processes have loaded; soon after one has failed, raise TFRecordLoadError."""
+    """Wait until all processes have loaded their entities, and call `go_on` meanwhile.
+
+    Raises:
+        TFRecordLoadError: A process has failed. The others had GRACE_S seconds to report their own failures.
+    """
     _listen_until(children, lambda: any(child.failure for child in children), go_on)
     if any(child.failure for child in children):
         ends = time.monotonic() + GRACE_S

@@ -48,9 +48,7 @@ class TFRecordLoadError(RankError):
 
     @classmethod
     def of_entities(cls, rank: int, failures: Mapping[str, str], stopped: list[str]) -> TFRecordLoadError:
-        """Return the error for the entities in `failures`, {entity: text}. `stopped` names those that were stopped for
-        it.
-        """
+        """Return the error for the entities that failed, {entity: text}. `stopped` names those that were ended then."""
         also = f" It has stopped the others: {', '.join(stopped)}." if stopped else ""
         texts = [f"{entity}: {text}" for entity, text in failures.items()]
         head = f"{WHERE}: rank {rank} could not load {', '.join(failures)}.{also} Correct what the texts below name."
@@ -82,10 +80,9 @@ class EntityTask:
 
 
 def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
-    """Load the entity of `task`; return {field: {type: tensor}}. The fields are "ids", "features", "labels" and
-    "weights".
+    """Load the entity of `task`, one type after another; return {field: {type: tensor}}.
 
-    Types that do not have a field are left out of it.
+    The fields are "ids", "features", "labels" and "weights". Types that do not have a field are left out of it.
 
     Args:
         begins: called before each type with a text that names the type and its folder.

@@ -104,8 +104,7 @@ class SerializedTFRecordInfo:
 
 
 def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> list[KeySpec]:
-    """Return a KeySpec (kind and number of values) for each key of the entity, of features and of labels, in this
-    order.
+    """Return a KeySpec (kind and number of values) for each key of `info`: keys of the entity, of features, of labels.
 
     They are taken from `feature_spec`. An entity key that is not in it has one int64.
 

@@ -1,4 +1,4 @@
-"""Read files of records in parallel, each file in one thread.
+"""Read TFRecord files in parallel, each file in one thread.
 
 Files are read twice: first to count their records, so that the result is allocated at its final size, then to parse
 each record into its row of shared memory. The result does not depend on the threads. Every error names the entity, the
@@ -32,7 +32,7 @@ _Use = Callable[[memoryview, int], tuple[int, int, str]]  # see Reader._read
 
 
 class Reader:
-    """Reads the files of one entity.
+    """Reads the TFRecord files of one entity (the nodes or the edges of a type), several at a time.
 
     Args:
         where: how messages begin; it names the entity.
@@ -295,8 +295,7 @@ class Table:
 
 
 class _Staging:
-    """Small arrays with room for some rows of each table. A thread parses records into them, then writes them to the
-    tables.
+    """Small arrays with room for some rows of each table. A thread parses into them, then writes to the tables.
 
     Attributes:
         num_rows: how many rows fit.

@@ -49,7 +49,10 @@ def refuse_other_ranks(num_ranks: int) -> None:
 
 
 def write_tensors(ranks: Exchange, fields: Fields, root: str | Path) -> PartitionReport:
-    """Write the tensors of this rank as its part, together with the other ranks; return the report."""
+    """Write the tensors of this rank as its part of the partition `root`, together with the other ranks.
+
+    `fields` is {field of a LoadedGraphTensors: {type: tensor}}. Return the report on all parts.
+    """
     path = check_root(_WHERE, root, replaced=PARTITION)
     _refuse_other_forms(ranks.gather(form_of(fields)))
     return write_shards(ranks, _shard_of(fields), path)

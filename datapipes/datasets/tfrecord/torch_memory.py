@@ -32,7 +32,7 @@ def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor
 
 
 def shared_with_memory(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> tuple[Tensor, _core.SharedMemory]:
-    """Return (tensor, its memory) in new shared memory; the tensor must not be empty.
+    """Return (tensor, memory): a tensor in new shared memory, and this memory. The tensor must not be empty.
 
     The values may be written with `os.pwrite` to the descriptor of the memory. That takes half the time of writing to
     fresh memory through the tensor: no page is zeroed first, and no page is mapped.

@@ -156,7 +156,7 @@ class _Piece:
 
 
 def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
-    """Return the records of all rows, one after the other.
+    """Encode rows as TFRecords; return the bytes of all records, one after the other.
 
     Args:
         columns: pairs (key, values); values are int64 or float32 [rows, values of a row].
@@ -172,7 +172,9 @@ def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
 
 
 def _entry(key: bytes, values: NDArray[Any]) -> list[_Piece]:
-    """Return the pieces that encode one key of all records: an entry of the map from keys to Features, with one list.
+    """Return the pieces that encode one key of all records, an entry of the map from keys to Features.
+
+    The Feature has one list, of int64 or float32.
     """
     if values.dtype == np.float32:
         data = np.ascontiguousarray(values, "<f4").view(np.uint8)

@@ -92,7 +92,7 @@ def _fanouts(text: str) -> list[int]:
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Measure, and return the figures with advice, as (text, JSON values)."""
+    """Run the command: measure the graph's minibatches; return the figures with advice, as (text, JSON values)."""
     processors, path = len(os.sched_getaffinity(0)), Path(arguments.graph)
     workers = processors if arguments.workers is None else arguments.workers
     html = None if arguments.html is None else Path(arguments.html)
@@ -197,7 +197,7 @@ def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting
 
 
 def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[str, measuring.Side]:
-    """Return {text of a loader's options: function that measures this loader} for all loaders to compare.
+    """Return the loaders to compare, as {text of the options: function that measures this loader}.
 
     There is one for each of `settings`, and loaders of 1, 2, 4 ... workers, `most` at most, as threads and as
     processes.
@@ -313,8 +313,9 @@ def add_report(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Read a trace; return its statistics with the loader's bottleneck, as (text, JSON values). Write the page of
-    `--html`.
+    """Read a trace; return its statistics with the loader's bottleneck, as (text, JSON values).
+
+    With `--html`, write the report as a page, too.
     """
     page: Path | None = arguments.html
     check_output("--html", page)

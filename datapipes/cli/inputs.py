@@ -66,7 +66,7 @@ def _refuse_partition(path: Path) -> None:
 
 
 def refuse_options(path: Path, content: str, arguments: argparse.Namespace) -> None:
-    """Raise WrongUsage if an option of data sets was given; the error says that `path` holds `content` instead."""
+    """Raise WrongUsage if an option of data sets was given, although `path` is none: it holds `content`."""
     if options := _options(arguments):
         names = [f"--{name.replace('_', '-')}" for name in options]
         raise WrongUsage(f"{', '.join(names)}: only for data sets; {path} holds {content}. Leave them out.")

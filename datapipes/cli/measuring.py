@@ -54,7 +54,7 @@ Work = Callable[[], float]  # does some work; returns its amount
 
 
 class Setting(NamedTuple):
-    """What a chain needs: graph, seeds, node features, batch size and fanouts."""
+    """What `bench` makes its chains of: graph, seeds, node features, batch size and fanouts."""
 
     graph: AnyGraph
     items: ItemSet | HeteroItemSet
@@ -84,7 +84,9 @@ def features_of(graph: AnyGraph) -> dict[tuple[str, Any, str], TensorFeature]:
 
 
 def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, Setting]:
-    """Return {name: setting}: the given setting first, then settings with other options, which the names state.
+    """Return the settings to compare, {name: setting}: first the given `setting`, then some with other options.
+
+    A name states the options. A setting that cannot be made is left out, and noted in `left`.
 
     Args:
         path: the folder of the graph if its arrays are mapped; None if they are in memory. If mapped arrays fit into
@@ -138,8 +140,9 @@ class Made(NamedTuple):
 
     @classmethod
     def of(cls, setting: Setting) -> Made:
-        """Make the first minibatches of `setting`, with features, twice, and measure both times. Return them without
-        features.
+        """Make the first minibatches of `setting` twice, with features, and measure both times.
+
+        The Made keeps the minibatches without features.
         """
         cost = {}
         for when in ("first", "again"):
@@ -185,11 +188,10 @@ def rate(work: Work, seconds: float) -> float:
 
 
 def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: list[str]) -> dict[str, list[float]]:
-    """Measure all `sides`, {name: function that returns a rate}, ROUNDS times in turns; return {name: its rate in each
-    round}.
+    """Measure all `sides`, {name: function that returns a rate}, in ROUNDS rounds.
 
-    A side that needs too much memory is left out, and noted in `left`. If it is the first side, MemoryError is raised,
-    since the others are compared with the first.
+    Return {name: its rate in each round}. A side that needs too much memory is left out, and noted in `left`. If it is
+    the first side, MemoryError is raised, since the others are compared with the first.
     """
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for number, name in enumerate([*sides] * ROUNDS):
@@ -211,9 +213,10 @@ def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: li
 def kernels(
     settings: Mapping[str, Setting], made: Made, seconds: float, progress: Progress, left: list[str]
 ) -> dict[str, float]:
-    """Return {name: rate} of the kernels and of their limits: bytes, lines, edges or hops in a second.
+    """Measure the kernels, and their limits on this machine; return {name: rate}.
 
-    Names end in " 1" for one thread, and in " all" for torch's number of threads, if it is more than one.
+    A rate is the number of bytes, lines, edges or hops in a second. Names end in " 1" for one thread, and in " all" for
+    torch's number of threads, if it is more than one.
     """
     plain = settings[BASE]
     size = max(min(BUFFER_BYTES, _core.memory_left()[0] // 4), 2**20) // 128 * 128
@@ -291,7 +294,11 @@ def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 @contextlib.contextmanager
 def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor], int], int]]:
-    """Start a receiving process; yield a function that sends a message `count` times and waits until all are read."""
+    """Start a receiving process, and give a function (message, count).
+
+    The function sends the message `count` times, and waits until all are read. The process ends with the with
+    statement.
+    """
     context = context_of(None)
     refuse_repetition(is_building=False, where="bench", what="the command", remedy="run it from a shell.")
     prepare_server(context)

@@ -78,8 +78,9 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _of_producers(servers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table of all producers: each makes minibatches on a server for trainers. []: there are
-    none.
+    """Return the lines of a table of all producers; each makes minibatches for trainers on a server.
+
+    []: there are none.
     """
     rows = [
         (

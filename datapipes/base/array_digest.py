@@ -28,7 +28,7 @@ _BYTES_AT_ONCE = 2**26  # hashed between two calls of `stop`
 
 
 class HashingStopped(Exception):  # not an error: the caller that passed `stop` catches it
-    """`stop` of array_digest returned True."""
+    """Raised by array_digest when its argument `stop` returned True."""
 
 
 def array_digest(
@@ -45,7 +45,8 @@ def array_digest(
         as_int64: hash int32 values as int64, so that ids of both dtypes have the same digest.
         stop: called before every 64 MiB, or before every row if a row is larger. If it returns True, HashingStopped is
             raised.
-        hashes: a list to which the hashes are appended. With the list of a stopped call, the digest goes on from there.
+        hashes: a list to which the hashes of the pieces are appended. After HashingStopped, a call with the same list
+            goes on where the stopped call has ended.
     """
     rows = values.unsqueeze(0) if values.ndim == 0 else values
     piece = rows_of_piece(tuple(rows.shape[1:]), torch.int64 if as_int64 else rows.dtype)
@@ -195,10 +196,10 @@ class Hashed(ABC):
         return digests
 
     def _take_digests(self, digests: Sequence[str]) -> None:
-        """Set digests that are known already, so that they are not computed; `digests` is in the order of
-        `_hashed_arrays`.
+        """Set digests that are known already, so that they are not computed.
 
-        If an array changes before its digest is used, its digest is computed after all.
+        `digests` is in the order of `_hashed_arrays`. If an array changes before its digest is used, its digest is
+        computed after all.
         """
         arrays = self._hashed_arrays().items()
         self._kept = {

@@ -33,9 +33,7 @@ class _Here(threading.local):
 
 
 class _Process:
-    """State that the clocks of this process share: their lock, and whether calls are being moved. A forked child renews
-    it.
-    """
+    """State that all clocks of this process share: a lock, and whether calls are being moved. A fork renews it."""
 
     def __init__(self) -> None:
         self.renew()
@@ -111,13 +109,12 @@ class _Counted(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """The calls that a StageClock has counted: the last ones in full, the oldest first, and only counts of those
-    before.
+    """The calls that a StageClock has counted: the last ones in full, and only counts of the older ones.
 
     Attributes:
         before: {index of a stage's name: counts of its calls that are no longer kept}.
-        arrays: the kept calls, float64 [8, n] each. There is a row for each field of CallRecord; a name is replaced by
-            its index in the names of the clock.
+        arrays: the kept calls, the oldest first, float64 [8, n] each. There is a row for each field of CallRecord; a
+            name is replaced by its index in the names of the clock.
     """
 
     before: dict[float, _Counted]
@@ -128,8 +125,10 @@ class _Moved(NamedTuple):
         return np.concatenate([np.empty((8, 0)), *self.arrays], 1)
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Moved:
-        """Return a _Moved with `calls` added. If 1.5 * KEPT_CALLS or more are kept then, only the last KEPT_CALLS stay,
-        and the others are counted in `before`.
+        """Return a _Moved with `calls` added.
+
+        If 1.5 * KEPT_CALLS calls or more are kept then, only the last KEPT_CALLS stay. The others are counted in
+        `before`.
         """
         moved = _Moved(self.before, [*self.arrays, calls])
         if sum(array.shape[1] for array in moved.arrays) >= KEPT_CALLS + KEPT_CALLS // 2:
@@ -258,7 +257,7 @@ class StageClock:
 
 
 class NoClock(StageClock):
-    """Counts nothing, for calls whose counts nobody reads."""
+    """A StageClock that counts nothing, for calls whose counts nobody reads."""
 
     def at_begin(self, began: float) -> float:
         """Return 0."""

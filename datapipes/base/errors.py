@@ -31,8 +31,9 @@ class LoaderTimeoutError(TimeoutError):
 
 
 class ChannelClosed(RuntimeError):
-    """This process, or the process that made the channel, has closed it, and all its messages were received. This is
-    final.
+    """The channel was closed, by this process or by the one that made it, and all its messages were received.
+
+    This is final.
     """
 
 
@@ -117,7 +118,7 @@ def sentence(error: BaseException) -> str:
 
 
 def pip_install(package: str, extra: str) -> str:
-    """Return the command that installs a missing optional package, by its name on the package index."""
+    """Return the pip command for an optional package, with a hint at the extra of this package that includes it."""
     return f"pip install {package} (in the extra [{extra}] of {DISTRIBUTION})"
 
 

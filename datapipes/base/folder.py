@@ -27,7 +27,7 @@ from datapipes.base.files import lock_within
 
 @dataclass(frozen=True)
 class Replaceable:
-    """The entries that a folder may hold if a new folder is to replace it.
+    """Says which folders a new folder may replace, by the entries in them.
 
     Attributes:
         foreign: function (folder) -> the first entry that may not be replaced, as a path below the folder. None: all
@@ -58,13 +58,14 @@ def new_folder(
     replaced: Replaceable = NOTHING,
     goes_on: Callable[[Path], bool] = lambda new: False,
 ) -> Iterator[Path]:
-    """Give a fresh hidden folder. When the with statement ends, it becomes `root`; after an error it is removed.
+    """Give a new hidden folder to write to. When the with statement ends, it becomes `root`; after an error it is
+    removed.
 
     Args:
         where: who writes, for messages.
         root: does not exist, is an empty folder, or holds only entries that may be replaced; links are followed.
         num_bytes: about how many bytes will be written.
-        replaced: the entries that may be replaced; by default none.
+        replaced: says which entries of `root` may be replaced; by default none.
         goes_on: function that is called with the hidden folder if a killed writer has left one. If the function returns
             True, the with statement gets that folder with its files; otherwise the folder is removed first.
     Raises:
@@ -172,7 +173,7 @@ def check_place(where: str, root: str | Path) -> Path:
 
 
 def _refuse_others(where: str, path: Path, replaced: Replaceable) -> None:
-    """Raise FileExistsError if the folder holds something that may not be replaced."""
+    """Raise FileExistsError if the folder `path` holds an entry that may not be replaced, as `replaced` says."""
     try:
         foreign = replaced.foreign(path)
     except FileNotFoundError:  # it does not exist; or another writer is exchanging it, as the lock will tell
@@ -229,8 +230,9 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def check_space(folder: Path, num_bytes: int, path: Path | None = None) -> None:
-    """Raise OSError if the disk of `folder` has less than `num_bytes` left. The error names `path` if it is given, else
-    `folder`.
+    """Raise OSError if the disk of `folder` has less than `num_bytes` left.
+
+    The error names `path` if it is given, else `folder`.
     """
     left = shutil.disk_usage(folder).free
     if num_bytes > left:
@@ -248,8 +250,7 @@ def sync_files(folder: Path) -> None:
 
 
 def _put(where: str, new: Path, root: Path, replaced: Replaceable) -> None:
-    """Rename `new` to `root`. If there is an older folder at `root`, it is called `new` then, and the caller removes
-    it.
+    """Rename `new` to `root`. An older folder at `root` is then called `new`, and the caller removes it.
 
     Raises:
         FileExistsError: The older folder has got an entry that may not be replaced. Nothing has changed.

@@ -122,8 +122,11 @@ def _forms_of(record: Any) -> dict[str, tuple[Form, bool]]:
 
 
 def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
-    """Return the Form of values that are the same in JSON. `is_one` tells whether a JSON value fits; `allowed` says in
-    words, for errors, which values fit.
+    """Return the Form of values that are written to JSON as they are.
+
+    Args:
+        allowed: which values fit, in words for errors.
+        is_one: tells whether a JSON value fits.
     """
 
     def read(name: str, value: Any) -> Any:

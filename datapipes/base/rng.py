@@ -34,7 +34,7 @@ class RngKey:
 
         Args:
             hop: index of the hop, below 2**8; hop 0 is next to the seeds.
-            etype: position of the edge type in the sorted (src, rel, dst) tuples; below 2**16.
+            etype: position of the edge type among all edge types (src, rel, dst), sorted as tuples; below 2**16.
         Raises:
             ValueError: An argument or field is too large for the key; the message names it.
         """

@@ -52,8 +52,8 @@ def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
 class RowTable:
     """The rows of a tensor as bytes (see `byte_rows`), made anew whenever torch has moved the values.
 
-    `share_memory_` moves them into shared memory and frees the old memory; so does passing the tensor to another
-    process.
+    `share_memory_` moves them into shared memory and frees the old memory. Passing the tensor to another process does
+    the same.
     """
 
     def __init__(self, rows: Tensor) -> None:

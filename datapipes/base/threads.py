@@ -51,9 +51,7 @@ def num_threads() -> int:
 
 
 def share_here() -> int | None:
-    """Return the number of threads that `threads_of_kernels` has set in this thread. None: kernels use as many as
-    torch.
-    """
+    """Return the thread count that `threads_of_kernels` has set in this thread. None: kernels use as many as torch."""
     count: int | None = getattr(_here, "count", None)
     return count
 

@@ -369,8 +369,7 @@ def _of_queries(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
 
 
 def ranked(file: str, sources: np.ndarray, destinations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (pairs, labels, queries) of a ranking: each node of `sources` [n] with k candidates in `destinations` [n,
-    k].
+    """Return (pairs, labels, queries) of a ranking: for each of `sources` [n], k candidates in `destinations` [n, k].
 
     Pairs are int64 [n * k, 2], row by row. Labels are int64 [n * k]: 1 for the first destination of each row, 0 for the
     others. Queries are int64 [n * k], the row of each pair.

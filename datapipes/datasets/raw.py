@@ -1,15 +1,14 @@
-"""A data set as it is in its files: plain numpy arrays, checked once. Readers return one of two classes (only ondisk.py
-returns a Dataset).
+"""A data set as it is in its files: plain numpy arrays, checked once.
 
-`RawDataset` is a graph without types whose nodes have classes. `RawHeteroDataset` (raw_hetero.py) is a graph with
-types, or a task on edges. Graphs, feature stores and item sets are built from these two classes. This module also holds
-the rules that the readers share: the order of undirected edges, the largest component, the conversion of sparse rows to
-dense features, and the limits on sizes in a file.
+Readers return one of two classes; only ondisk.py returns a Dataset. `RawDataset` is a graph without types whose nodes
+have classes. `RawHeteroDataset` (raw_hetero.py) is a graph with types, or a task on edges. Graphs, feature stores and
+item sets are built from these two classes. This module also holds the rules that the readers share: the order of
+undirected edges, the largest component, the conversion of sparse rows to dense features, and the limits on sizes in a
+file.
 
-Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id
-inside the graph, the three parts of the split disjoint). Arrays that do not fit raise ValueError. Ragged,
-truncated, corrupt or hostile files raise `DatasetFormatError`. The content of a file makes a reader raise
-no other error, except MemoryError.
+Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id inside the
+graph, the three parts of the split disjoint). Arrays that do not fit raise ValueError. Ragged, truncated, corrupt or
+hostile files raise `DatasetFormatError`. The content of a file makes a reader raise no other error, except MemoryError.
 """
 
 from __future__ import annotations

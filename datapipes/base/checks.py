@@ -253,8 +253,7 @@ def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
 
 
 def check_edge_index(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value`, node ids [2, num_edges] with sources in row 0 and destinations in row 1, as a tensor of int32 or
-    int64.
+    """Return `value`, node ids [2, num_edges], as a tensor of int32 or int64; sources in row 0, destinations in row 1.
 
     A tensor or array is viewed, on its device. Nested lists of ints, and pairs of tensors or arrays, are copied.
     """

@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=_process.renew)
 
 
 def disk_bytes_of_this_thread() -> float:
-    """Return how many bytes this thread has waited to read from a disk."""
+    """Return how many bytes were read from a disk while this thread waited for them."""
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     # A network file system counts no blocks; its reads are counted as page faults.
     return max(usage.ru_inblock * _BLOCK, usage.ru_majflt * _PAGE)

@@ -25,8 +25,10 @@ class QueueTimeoutError(TimeoutError):
 
 
 class LoaderTimeoutError(TimeoutError):
-    """No minibatch came within the `timeout` of a loader or a Prefetcher. The epoch stays usable: the next call goes on
-    waiting. A TimeoutError of another type comes from a stage, and ends the epoch as any error of a stage does.
+    """No minibatch came within the `timeout` of a loader or a Prefetcher.
+
+    The epoch stays usable: the next call goes on waiting. A TimeoutError of another type comes from a stage, and ends
+    the epoch as any error of a stage does.
     """
 
 
@@ -46,11 +48,11 @@ class ChannelDamaged(RuntimeError):
 
 
 class PeerDied(RuntimeError):
-    """A process at the other side of the channel ended without leaving the channel. From a DataLoader: workers died
-    that cannot be replaced any more.
+    """A process at the other side of the channel ended without leaving the channel.
 
-    Notes say how each process ended, where that is known. A channel whose `recv` raised this stays usable while another
-    process sends. A loader that raised this has ended its epoch; its `state_dict()` tells at which minibatch.
+    If a DataLoader raises this, workers died that cannot be replaced any more. The loader has ended its epoch, and its
+    `state_dict()` tells at which minibatch. A channel whose `recv` raised this stays usable while another process
+    sends. Notes say how each process ended, where that is known.
 
     Attributes:
         pids: The processes that ended and were not reported before. If a server reports them, they are pids on the
@@ -66,8 +68,9 @@ class PeerDied(RuntimeError):
 
 
 class EndOfEpoch(Exception):
-    """A sender has sent all of an epoch. Not an error: iteration over a channel ends here. The next `recv` belongs to
-    the next epoch.
+    """A sender has sent all of an epoch. This is not an error: iteration over a channel ends here.
+
+    The next `recv` belongs to the next epoch.
 
     Attributes:
         epoch: The number of the epoch that ended.

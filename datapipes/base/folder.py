@@ -58,8 +58,7 @@ def new_folder(
     replaced: Replaceable = NOTHING,
     goes_on: Callable[[Path], bool] = lambda new: False,
 ) -> Iterator[Path]:
-    """Give a new hidden folder to write to. When the with statement ends, it becomes `root`; after an error it is
-    removed.
+    """Give a new hidden folder to write to. At the end of the with statement it becomes `root`; an error removes it.
 
     Args:
         where: who writes, for messages.
@@ -279,8 +278,9 @@ def _put_in_two_steps(where: str, new: Path, root: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step and return True; return False, without a change, if the system or the disk
-    cannot exchange folders.
+    """Exchange two folders in one step, and return True.
+
+    False: the system or the disk cannot exchange folders; nothing has changed.
     """
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # old C libraries have none
     if renameat2 is None:

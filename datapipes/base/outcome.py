@@ -12,7 +12,7 @@ def as_error(
     raiser: str = "a stage",
     remedy: str = "Raise an error, or return None to drop the minibatch.",
 ) -> Exception:
-    """Return `raised` as an error that ends only the epoch.
+    """Return `raised` as an error that ends only the epoch. `raiser` and `remedy` are used in its text.
 
     SystemExit, KeyboardInterrupt and GeneratorExit would end a worker or the consumer; StopIteration would end a loop
     or a coroutine. Each becomes a RuntimeError. The LoaderTimeoutError of a loader that `raiser` reads becomes a plain

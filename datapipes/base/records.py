@@ -37,7 +37,7 @@ Record = TypeVar("Record")
 
 
 class Form(NamedTuple):
-    """The JSON form of a value.
+    """How a value is read from JSON and written to JSON.
 
     Attributes:
         read: function (name, JSON value) -> value, where error messages use the name; raises ValueError if the JSON

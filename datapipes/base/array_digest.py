@@ -28,7 +28,7 @@ _BYTES_AT_ONCE = 2**26  # hashed between two calls of `stop`
 
 
 class HashingStopped(Exception):  # not an error: the caller that passed `stop` catches it
-    """`stop` of array_digest returned True."""
+    """Raised by array_digest when its argument `stop` returned True."""
 
 
 def array_digest(
@@ -45,7 +45,8 @@ def array_digest(
         as_int64: hash int32 values as int64, so that ids of both dtypes have the same digest.
         stop: called before every 64 MiB, or before every row if a row is larger. If it returns True, HashingStopped is
             raised.
-        hashes: a list to which the hashes are appended. With the list of a stopped call, the digest goes on from there.
+        hashes: a list to which the hashes of the pieces are appended. After HashingStopped, a call with the same list
+            goes on where the stopped call has ended.
     """
     rows = values.unsqueeze(0) if values.ndim == 0 else values
     piece = rows_of_piece(tuple(rows.shape[1:]), torch.int64 if as_int64 else rows.dtype)
@@ -61,7 +62,7 @@ def array_digest(
 
 
 def rows_of_piece(row_shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Return how many rows of this shape make a piece: those that fit in 1 MiB, at least 1. 0: a row has no bytes."""
+    """Return how many rows of this shape make a piece: as many as fit in 1 MiB, at least 1; 0 if a row has no bytes."""
     row_bytes = math.prod(row_shape) * dtype.itemsize
     return max(PIECE_BYTES // row_bytes, 1) if row_bytes > 0 else 0
 
@@ -153,13 +154,14 @@ class _Kept:
 
 
 class Hashed(ABC):
-    """Base of whole graphs and item sets: a fingerprint names them by digests of their arrays.
+    """Base of graphs and item sets, whose data is named by the digests of their arrays. Each digest is computed once.
 
-    Each digest is computed once. `_note_arrays` remembers which arrays there are. If an array is replaced or changed in
-    place after this call, or after its digest was computed, `_array_digests` raises. torch's version counter shows
-    changes in place; docs/errors.md lists the changes that it misses. There are no locks, so a fork may come at any
-    time; two threads may both compute the same digest. A copy computes its digests anew: subclasses set `_kept` to None
-    in the state of a copy.
+    Subclasses return the arrays in `_hashed_arrays`. `_note_arrays` remembers which arrays these are. If an array is
+    replaced or changed in place after that, or after its digest was computed, `_array_digests` raises. torch's version
+    counter shows changes in place; docs/errors.md lists the changes that it misses.
+
+    There are no locks, so a fork may come at any time; two threads may both compute the same digest. A copy computes
+    its digests anew: subclasses set `_kept` to None in the state of a copy.
     """
 
     _kept: dict[str, _Kept] | None = None  # the key is the array's name
@@ -169,7 +171,7 @@ class Hashed(ABC):
         """Return {name: (array, `as_int64` for array_digest)}, in a fixed order."""
 
     def _note_arrays(self) -> bool:
-        """Remember the arrays as they are now; return whether the digest of some array is not computed yet."""
+        """Remember the arrays as they are now. Return True if the digest of one of them is not computed yet."""
         return None in [kept.digest for kept in self._noted(self._hashed_arrays()).values()]
 
     def _array_digests(self, stop: Callable[[], bool] = lambda: False) -> dict[str, str]:
@@ -194,9 +196,10 @@ class Hashed(ABC):
         return digests
 
     def _take_digests(self, digests: Sequence[str]) -> None:
-        """Set digests that are known already, in the order of `_hashed_arrays`, so that they are not computed.
+        """Set digests that are known already, so that they are not computed.
 
-        If an array changes before its digest is used, its digest is computed after all.
+        `digests` is in the order of `_hashed_arrays`. If an array changes before its digest is used, its digest is
+        computed after all.
         """
         arrays = self._hashed_arrays().items()
         self._kept = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property(functools.cached_property):
-        """Compute a value at its first read, and keep it in the instance."""
+        """Decorator of a method that is read as a property: computed at the first read, and kept in the instance."""
 
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
             if instance is None:

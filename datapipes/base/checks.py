@@ -157,8 +157,9 @@ def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:
 
 
 def tensor_of(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value` as a tensor: a tensor or an array is viewed; a list, a tuple, a range or a table's column is
-    copied.
+    """Return `value` as a tensor. A tensor or an array is viewed, not copied.
+
+    A list, a tuple, a range or a table's column is copied.
     """
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return as_tensor(where, name, value)
@@ -236,8 +237,9 @@ def check_index_tensor(
 
 
 def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value` if it is an int32 or int64 tensor [n, 2] in host memory; else raise. Each row is the source and
-    the destination of an edge.
+    """Return `value` if it is an int32 or int64 tensor [n, 2] in host memory; else raise.
+
+    Each row is the source and the destination of an edge.
     """
     if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.shape[1] != 2:
         is_index = isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[0] == 2
@@ -251,8 +253,7 @@ def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
 
 
 def check_edge_index(where: str, name: str, value: Any) -> torch.Tensor:
-    """Return `value`, node ids [2, num_edges] with sources in row 0 and destinations in row 1, as a tensor of int32 or
-    int64.
+    """Return `value`, node ids [2, num_edges], as a tensor of int32 or int64; sources in row 0, destinations in row 1.
 
     A tensor or array is viewed, on its device. Nested lists of ints, and pairs of tensors or arrays, are copied.
     """
@@ -317,7 +318,7 @@ OTHER_KEYWORDS: dict[str, dict[str, str]] = {}  # {class name: {other library's 
 
 
 def refuse_other_keywords(where: str, cls: type, keywords: Iterable[str]) -> None:
-    """Raise TypeError for a keyword of another library that the constructor of `cls` does not take.
+    """Raise TypeError for each of `keywords` that another library takes, and the constructor of `cls` does not.
 
     Python would raise TypeError too; this message says what to use instead.
     """
@@ -349,7 +350,10 @@ def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> 
 
 
 def _use_instead(cls: type, name: str) -> str | None:
-    """Return what OTHER_KEYWORDS says of the keyword `name` for `cls` or one of its bases. None: it says nothing."""
+    """Return what to use in place of the keyword `name` of another library, as OTHER_KEYWORDS says.
+
+    It is looked up for `cls` and its bases. None: there is no advice.
+    """
     for base in cls.__mro__:
         rows = OTHER_KEYWORDS.get(base.__name__, {})
         if name in rows:
@@ -358,8 +362,9 @@ def _use_instead(cls: type, name: str) -> str | None:
 
 
 def names_in_code(classes: Iterable[type]) -> set[str]:
-    """Return the names of attributes and globals that the methods of these classes use. An attribute with any other
-    name is set only by users of an instance.
+    """Return the names of attributes and globals that the methods of `classes` use.
+
+    It serves to find a useless setting: no method reads an attribute whose name is not in the result.
     """
     functions = [function for cls in classes for function in vars(cls).values() if inspect.isfunction(function)]
     return {name for function in functions for name in inspect.unwrap(function).__code__.co_names}

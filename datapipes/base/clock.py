@@ -33,7 +33,7 @@ class _Here(threading.local):
 
 
 class _Process:
-    """State that all clocks of this process share; a forked child makes its own."""
+    """State that all clocks of this process share: a lock, and whether calls are being moved. A fork renews it."""
 
     def __init__(self) -> None:
         self.renew()
@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=_process.renew)
 
 
 def disk_bytes_of_this_thread() -> float:
-    """Return how many bytes this thread has waited to read from a disk."""
+    """Return how many bytes were read from a disk while this thread waited for them."""
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     # A network file system counts no blocks; its reads are counted as page faults.
     return max(usage.ru_inblock * _BLOCK, usage.ru_majflt * _PAGE)
@@ -91,7 +91,7 @@ class _Counted(NamedTuple):
     until: float = 0.0
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Counted:
-        """Return the counts after adding `calls` of the stage, an array as in `_Moved.arrays`.
+        """Return the counts with `calls` of the stage added. `calls` is an array as in `_Moved.arrays`.
 
         If a call began before an earlier one had ended, only the time after that end is added to `seconds`.
         """
@@ -109,12 +109,12 @@ class _Counted(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """Calls that were counted, the oldest first.
+    """The calls that a StageClock has counted: the last ones in full, and only counts of the older ones.
 
     Attributes:
         before: {index of a stage's name: counts of its calls that are no longer kept}.
-        arrays: the kept calls, float64 [8, n] each. There is a row for each field of CallRecord; a name is replaced by
-            its index in the names of the clock.
+        arrays: the kept calls, the oldest first, float64 [8, n] each. There is a row for each field of CallRecord; a
+            name is replaced by its index in the names of the clock.
     """
 
     before: dict[float, _Counted]
@@ -125,8 +125,10 @@ class _Moved(NamedTuple):
         return np.concatenate([np.empty((8, 0)), *self.arrays], 1)
 
     def with_calls(self, calls: NDArray[np.float64]) -> _Moved:
-        """Return a _Moved with `calls` added. If 1.5 * KEPT_CALLS or more are kept then, only the last KEPT_CALLS stay,
-        and the others are counted in `before`.
+        """Return a _Moved with `calls` added.
+
+        If 1.5 * KEPT_CALLS calls or more are kept then, only the last KEPT_CALLS stay. The others are counted in
+        `before`.
         """
         moved = _Moved(self.before, [*self.arrays, calls])
         if sum(array.shape[1] for array in moved.arrays) >= KEPT_CALLS + KEPT_CALLS // 2:
@@ -153,7 +155,8 @@ class StageClock:
     def at_begin(self, began: float) -> float:
         """Return the processor time in seconds that this thread had used when a call began.
 
-        Makes no system call if the thread has just ended another call: it is taken to have worked since then.
+        If the thread ended another call less than GAP_S seconds earlier, it is taken to have worked since then. This
+        saves a system call.
 
         Args:
             began: when the call began, in seconds of time.monotonic().
@@ -167,12 +170,13 @@ class StageClock:
         return time.thread_time()
 
     def add(self, stage: str, began: float, index: int, used: float | None = None) -> None:
-        """Count one call that ends now.
+        """Count one call of `stage` that ends now; `index` is the index of its minibatch.
 
-        The shortest calls cost no system call, short calls cost one. Disk reads of short calls are added to the next
-        long call.
+        A call shorter than GAP_S makes no system call here, one shorter than SHORT_S makes one. Disk reads of calls
+        shorter than SHORT_S are added to the thread's next call that is not so short.
 
         Args:
+            began: when the call began, in seconds of time.monotonic().
             used: the result of `at_begin`. None if the thread ran other calls meanwhile, or waited for another thread;
                 processor time and disk reads are then not counted.
         """
@@ -194,7 +198,7 @@ class StageClock:
             self._move_unless_others_do()
 
     def add_calls(self, calls: Iterable[CallRecord]) -> None:
-        """Count calls of other processes."""
+        """Count calls that were made in other processes."""
         self._fresh.extend(calls)
         if len(self._fresh) >= FRESH_CALLS:
             self._move_unless_others_do()
@@ -205,7 +209,7 @@ class StageClock:
                 self._move()
 
     def _move(self) -> None:
-        """Move the calls of `_fresh` to `_moved`. Call it with the lock held."""
+        """Move the calls that wait in the queue `_fresh` into the arrays of `_moved`. The caller holds the lock."""
         if _process.is_moving:
             return
         try:
@@ -225,7 +229,7 @@ class StageClock:
         return [numbers.setdefault(name, len(numbers)) for name in names]
 
     def _read(self) -> tuple[list[str], _Moved]:
-        """Return (names, calls): names[i] is the name of index i, and `calls` are all calls until now."""
+        """Return (names, calls). `calls` has all calls until now; index i in it stands for the name names[i]."""
         with _process.counting:
             self._move()
             return list(self._names), self._moved
@@ -253,7 +257,7 @@ class StageClock:
 
 
 class NoClock(StageClock):
-    """Counts nothing, for calls whose counts nobody reads."""
+    """A StageClock that counts nothing, for calls whose counts nobody reads."""
 
     def at_begin(self, began: float) -> float:
         """Return 0."""

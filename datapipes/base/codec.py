@@ -1,7 +1,7 @@
 """The message codec: flat names for nested fields, and the digest of a message (docs/semantics.md, section 5).
 
 A message is a `dict[str, Tensor]`. Channels, servers and digests share this one encoding. Its output changes only
-together with the stream version.
+together with STREAM_VERSION (rng.py).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def error_from_message(
     Args:
         own_types: True if the sender runs the same program. Then an error also keeps its type if the type is in a
             module that is imported here. The constructor of the type gets only the text.
-        kept: further types that errors keep.
+        kept: further types; an error of such a type keeps it.
     """
     kind, module, text, trace, pid = (
         _to_text(message.get(name)) for name in ("type", "module", "text", "traceback", "pid")

@@ -25,13 +25,18 @@ class QueueTimeoutError(TimeoutError):
 
 
 class LoaderTimeoutError(TimeoutError):
-    """No minibatch came within the `timeout` of a loader or a Prefetcher. The epoch stays usable: the next call goes on
-    waiting. A TimeoutError of another type comes from a stage, and ends the epoch as any error of a stage does.
+    """No minibatch came within the `timeout` of a loader or a Prefetcher.
+
+    The epoch stays usable: the next call goes on waiting. A TimeoutError of another type comes from a stage, and ends
+    the epoch as any error of a stage does.
     """
 
 
 class ChannelClosed(RuntimeError):
-    """This process or the channel's maker has closed the channel, and all its messages were received. This is final."""
+    """The channel was closed, by this process or by the one that made it, and all its messages were received.
+
+    This is final.
+    """
 
 
 class ChannelDamaged(RuntimeError):
@@ -43,11 +48,11 @@ class ChannelDamaged(RuntimeError):
 
 
 class PeerDied(RuntimeError):
-    """A process at the other side of the channel ended without leaving the channel. From a DataLoader: workers died
-    that cannot be replaced any more.
+    """A process at the other side of the channel ended without leaving the channel.
 
-    Notes say how each process ended, where that is known. A channel whose `recv` raised this stays usable while another
-    process sends. A loader that raised this has ended its epoch; its `state_dict()` tells at which minibatch.
+    If a DataLoader raises this, workers died that cannot be replaced any more. The loader has ended its epoch, and its
+    `state_dict()` tells at which minibatch. A channel whose `recv` raised this stays usable while another process
+    sends. Notes say how each process ended, where that is known.
 
     Attributes:
         pids: The processes that ended and were not reported before. If a server reports them, they are pids on the
@@ -63,8 +68,9 @@ class PeerDied(RuntimeError):
 
 
 class EndOfEpoch(Exception):
-    """A sender has sent all of an epoch. Not an error: iteration over a channel ends here. The next `recv` belongs to
-    the next epoch.
+    """A sender has sent all of an epoch. This is not an error: iteration over a channel ends here.
+
+    The next `recv` belongs to the next epoch.
 
     Attributes:
         epoch: The number of the epoch that ended.
@@ -109,13 +115,13 @@ def text_of(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """Return the error's text as a sentence, or its type if it has no text: a full stop is added if there is none."""
+    """Return the error's text, or its type if it has no text, as a sentence: a full stop is added if there is none."""
     text = text_of(error).rstrip() or type(error).__name__
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def pip_install(package: str, extra: str) -> str:
-    """Return the command that installs a missing optional package, by its name on the package index."""
+    """Return the pip command for an optional package, with a hint at the extra of this package that includes it."""
     return f"pip install {package} (in the extra [{extra}] of {DISTRIBUTION})"
 
 
@@ -139,10 +145,11 @@ def not_installed(
     """Return the error for a package that is not installed, or cannot be imported.
 
     Args:
-        extra: the extra of DISTRIBUTION that has the package.
-        who: the function, class or file format that needs the package.
-        instead: what to do instead, beginning with the punctuation that joins it to the sentence before.
-        error: the error that the import of the package raised.
+        extra: the extra of this package's distribution that includes `package`.
+        who: the function, class or file format that needs `package`.
+        instead: what to do instead. It is appended to a sentence, so it begins with punctuation; "" if there is no
+            other way.
+        error: the error that the import of `package` raised.
     """
     how = "is not installed. Install it"
     if error is not None and str(error) != f"No module named {package!r}":

@@ -1,8 +1,8 @@
-"""Read files of unknown origin: regular files only, opened without waiting, never more bytes than they had when opened.
-Write texts whole or not at all.
+"""Read files of unknown origin safely; write texts whole or not at all.
 
-A FIFO, a socket or a device in the place of a file could keep its reader waiting for ever. So could a file that grows
-as fast as it is read.
+Only regular files are read. They are opened without waiting, and never more bytes are read than they had when opened. A
+FIFO, a socket or a device in the place of a file could keep its reader waiting for ever. So could a file that grows as
+fast as it is read.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from datapipes.base.files import lock_within
 
 @dataclass(frozen=True)
 class Replaceable:
-    """The entries that a folder may hold if a new folder is to replace it.
+    """Says which folders a new folder may replace, by the entries in them.
 
     Attributes:
         foreign: function (folder) -> the first entry that may not be replaced, as a path below the folder. None: all
@@ -58,13 +58,13 @@ def new_folder(
     replaced: Replaceable = NOTHING,
     goes_on: Callable[[Path], bool] = lambda new: False,
 ) -> Iterator[Path]:
-    """Give a fresh hidden folder. When the with statement ends, it becomes `root`; after an error it is removed.
+    """Give a new hidden folder to write to. At the end of the with statement it becomes `root`; an error removes it.
 
     Args:
         where: who writes, for messages.
         root: does not exist, is an empty folder, or holds only entries that may be replaced; links are followed.
         num_bytes: about how many bytes will be written.
-        replaced: the entries that may be replaced; by default none.
+        replaced: says which entries of `root` may be replaced; by default none.
         goes_on: function that is called with the hidden folder if a killed writer has left one. If the function returns
             True, the with statement gets that folder with its files; otherwise the folder is removed first.
     Raises:
@@ -102,7 +102,7 @@ def new_folder(
 
 @contextmanager
 def room_told(where: str, path: Path) -> Iterator[None]:
-    """If the with statement raises the error of a full disk, raise one that names the file and a remedy instead.
+    """In a with statement, turn the error of a full disk into one that names the file and a remedy.
 
     Args:
         path: the file or folder that is to be written; the error says that nothing at this path was changed.
@@ -172,7 +172,7 @@ def check_place(where: str, root: str | Path) -> Path:
 
 
 def _refuse_others(where: str, path: Path, replaced: Replaceable) -> None:
-    """Raise FileExistsError if the folder holds something that may not be replaced."""
+    """Raise FileExistsError if the folder `path` holds an entry that may not be replaced, as `replaced` says."""
     try:
         foreign = replaced.foreign(path)
     except FileNotFoundError:  # it does not exist; or another writer is exchanging it, as the lock will tell
@@ -229,8 +229,9 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def check_space(folder: Path, num_bytes: int, path: Path | None = None) -> None:
-    """Raise OSError if the disk of `folder` has less than `num_bytes` left. The error names `path` if it is given, else
-    `folder`.
+    """Raise OSError if the disk of `folder` has less than `num_bytes` left.
+
+    The error names `path` if it is given, else `folder`.
     """
     left = shutil.disk_usage(folder).free
     if num_bytes > left:
@@ -248,7 +249,11 @@ def sync_files(folder: Path) -> None:
 
 
 def _put(where: str, new: Path, root: Path, replaced: Replaceable) -> None:
-    """Rename `new` to `root`. An older `root` is then called `new`, until it is removed."""
+    """Rename `new` to `root`. An older folder at `root` is then called `new`, and the caller removes it.
+
+    Raises:
+        FileExistsError: The older folder has got an entry that may not be replaced. Nothing has changed.
+    """
     if not root.exists() or not any(root.iterdir()):
         os.rename(new, root)  # also over an empty folder
     elif _exchanged(new, root):
@@ -273,8 +278,9 @@ def _put_in_two_steps(where: str, new: Path, root: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step and return True; return False, without a change, if the system or the disk
-    cannot exchange folders.
+    """Exchange two folders in one step, and return True.
+
+    False: the system or the disk cannot exchange folders; nothing has changed.
     """
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # old C libraries have none
     if renameat2 is None:

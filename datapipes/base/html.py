@@ -19,8 +19,9 @@ def filled(template: str, **values: Any) -> str:
 
 
 def table_html(title: str, rows: Sequence[Sequence[object]]) -> str:
-    """Return a table with a title as HTML. The first row is the header; after MOST_ROWS more rows, a last line says how
-    many are left out.
+    """Return a table with a title as HTML. The first row is the header.
+
+    After MOST_ROWS more rows, a last line says how many are left out.
     """
     left_out = len(rows) - 1 - MOST_ROWS
     more = f"... and {left_out} more" if left_out > 0 else ""

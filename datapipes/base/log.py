@@ -10,8 +10,9 @@ _INSIDE = ("datapipes", "torch", "torch_geometric")  # datapipes.pyg derives cla
 
 
 def users_frame() -> tuple[int, FrameType]:
-    """Return (level, frame) of the nearest frame outside this package, torch and PyG. `level` is the `stacklevel` with
-    which a `warnings.warn` in the caller names that frame.
+    """Return (level, frame) of the nearest calling frame outside this package, torch and PyG: the user's code.
+
+    `level` is the `stacklevel` with which a `warnings.warn` in the caller names that frame.
     """
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:

@@ -32,8 +32,9 @@ def nothing(text: str, done: int, total: int) -> None:
 
 
 def now_and_then(progress: Progress) -> Progress:
-    """Return a Progress that calls `progress` a few times a second at most, but always at the first call and whenever
-    `done` has reached `total`.
+    """Return a function (text, done, total) that calls `progress` with its arguments, a few times a second at most.
+
+    It always does so at the first call, and whenever `done` has reached `total`.
     """
     next_s = 0.0
 
@@ -69,7 +70,10 @@ def terminal_bar() -> Any:
 
 @contextlib.contextmanager
 def bars() -> Iterator[Progress]:
-    """Give a Progress for work in steps; it shows a bar for the running step."""
+    """Give a function (text, done, total) that shows a bar for the running step of some work.
+
+    It shows nothing if stderr is no terminal, or tqdm is not installed.
+    """
     tqdm = terminal_bar()
     if tqdm is None:
         yield nothing
@@ -107,7 +111,7 @@ def _tell(tqdm: Any, text: str, done: threading.Event) -> None:
 
 
 class _Bars:
-    """A bar for the step that runs; it disappears when the step has ended."""
+    """Shows a bar for the running step of some work; the bar disappears when the step has ended."""
 
     def __init__(self, tqdm: Any) -> None:
         self._tqdm = tqdm
@@ -136,5 +140,5 @@ class _Bars:
 
 
 def step_of(text: str) -> str:
-    """Return `text` without its digits; the texts of one step differ in digits only."""
+    """Return `text` without its digits. Two texts that differ in digits only are of one step, and so share a bar."""
     return re.sub("[0-9]+", "", text)

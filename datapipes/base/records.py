@@ -37,7 +37,7 @@ Record = TypeVar("Record")
 
 
 class Form(NamedTuple):
-    """The JSON form of a value.
+    """How a value is read from JSON and written to JSON.
 
     Attributes:
         read: function (name, JSON value) -> value, where error messages use the name; raises ValueError if the JSON
@@ -122,8 +122,11 @@ def _forms_of(record: Any) -> dict[str, tuple[Form, bool]]:
 
 
 def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
-    """Return the Form of values that are the same in JSON. `is_one` tells whether a JSON value fits; `allowed` says in
-    words, for errors, which values fit.
+    """Return the Form of values that are written to JSON as they are.
+
+    Args:
+        allowed: which values fit, in words for errors.
+        is_one: tells whether a JSON value fits.
     """
 
     def read(name: str, value: Any) -> Any:

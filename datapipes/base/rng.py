@@ -22,7 +22,7 @@ MAX_EPOCH = 2**32 - 1
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: a key is built in a third of the time
 class RngKey:
-    """The key of a stage's random choices at one minibatch; they depend on this key and the node only."""
+    """The random key of a stage at one minibatch. A random choice of the stage depends on this key and a node only."""
 
     seed: int
     epoch: int
@@ -34,7 +34,7 @@ class RngKey:
 
         Args:
             hop: index of the hop, below 2**8; hop 0 is next to the seeds.
-            etype: position of the edge type in the sorted (src, rel, dst) tuples; below 2**16.
+            etype: position of the edge type among all edge types (src, rel, dst), sorted as tuples; below 2**16.
         Raises:
             ValueError: An argument or field is too large for the key; the message names it.
         """

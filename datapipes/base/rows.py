@@ -50,8 +50,10 @@ def byte_rows(rows: Tensor) -> NDArray[np.uint8]:
 
 
 class RowTable:
-    """Keeps `byte_rows` of a tensor, and makes them anew after torch has moved the values. `share_memory_` moves them
-    into shared memory and frees the old memory; so does passing the tensor to another process.
+    """The rows of a tensor as bytes (see `byte_rows`), made anew whenever torch has moved the values.
+
+    `share_memory_` moves them into shared memory and frees the old memory. Passing the tensor to another process does
+    the same.
     """
 
     def __init__(self, rows: Tensor) -> None:
@@ -60,7 +62,7 @@ class RowTable:
         self._made: tuple[int, NDArray[np.uint8]] | None = None
 
     def bytes_now(self) -> NDArray[np.uint8]:
-        """Return the rows where they are now, as uint8 [count, bytes of a row]."""
+        """Return the bytes of the rows, uint8 [count, bytes of a row], in the memory where torch has them now."""
         made, address = self._made, self.rows.data_ptr()
         if made is None or made[0] != address:
             made = self._made = address, byte_rows(self.rows)

@@ -1,5 +1,7 @@
-"""Threads that make minibatches. Kernels use as many threads as torch, or a worker's share of them. A woken thread does
-not take the core of the thread that wakes it. Threads are joined within a bounded time.
+"""Threads that make minibatches: how many threads their kernels use, how they are scheduled, and how they end.
+
+Kernels use as many threads as torch, or a worker's share of them. A woken thread does not take the core of the thread
+that wakes it. Threads are joined within a bounded time.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ _LAST_STEPS_S = 0.1
 class EndingThread(threading.Thread):
     """A daemon thread that a finalizer may join.
 
-    The garbage collector may run a finalizer inside `threading`, while a lock is held that each thread needs for its
-    last steps. So `join` waits until `target` has returned, and only a moment for these steps.
+    The garbage collector may run a finalizer while a lock of the module `threading` is held. A thread needs this lock
+    for its last steps, so an ordinary `join` could wait for ever. Here `join` waits until `target` has returned, and
+    then only a moment for the last steps.
     """
 
     def __init__(self, target: Callable[..., Any], args: Sequence[Any] = (), *, name: str) -> None:
@@ -48,7 +51,7 @@ def num_threads() -> int:
 
 
 def share_here() -> int | None:
-    """Return how many threads `threads_of_kernels` has set in this thread. None: kernels use as many as torch."""
+    """Return the thread count that `threads_of_kernels` has set in this thread. None: kernels use as many as torch."""
     count: int | None = getattr(_here, "count", None)
     return count
 
@@ -80,8 +83,8 @@ def add_thread(threads: list[threading.Thread], name: str, main: Callable[[], No
 def preempt_nobody() -> None:
     """Let this thread preempt no other one when it wakes up (SCHED_BATCH). Its share of the processor stays the same.
 
-    For threads that make minibatches ahead: the consumer wakes them when it takes a minibatch, and goes on. A policy
-    that the user has chosen stays. Threads and processes that this thread starts inherit its policy.
+    Threads that make minibatches ahead call this: the consumer wakes them when it takes a minibatch, and can go on at
+    once. A policy that the user has chosen stays. Threads and processes that this thread starts inherit its policy.
     """
     with contextlib.suppress(OSError):  # some sandboxes refuse it; the thread then works as any other
         if os.sched_getscheduler(0) == os.SCHED_OTHER:

@@ -66,8 +66,9 @@ def known_node_type(where: str, value: Any, allowed: Collection[Any]) -> NodeTyp
 
 
 def known_edge_type(where: str, value: Any, allowed: Collection[Any]) -> EdgeType:
-    """Return `value` as a tuple if it is one of the `allowed` edge types; else raise an error that names the most
-    similar one.
+    """Return `value` as a tuple if it is one of the `allowed` edge types.
+
+    Otherwise raise an error that names the most similar allowed type.
     """
     edge_type = check_edge_type(where, value)
     if edge_type not in allowed:
@@ -114,19 +115,20 @@ def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | Non
 
 
 def values_of(values: Any, wanted_type: Any) -> Any:
-    """Return `values[wanted_type]` if `values` is a dict by type, or None if the dict lacks the type. Any other value
-    applies to every type and is returned as it is.
+    """Return `values[wanted_type]` if `values` is a dict by type; None if the dict lacks the type.
+
+    Any other value applies to every type and is returned as it is.
     """
     return values.get(wanted_type) if isinstance(values, dict) else values
 
 
 def type_text(value: Any) -> str:
-    """Return a type as one word for pictures and errors: paper, author:writes:paper."""
+    """Return a type as one word for pictures and errors, such as "paper" or "author:writes:paper"."""
     return ":".join(value) if isinstance(value, tuple) else str(value)
 
 
 def of_type(value: Any) -> str:
-    """Return " of src:rel:dst", which follows a noun in an error; "" for None."""
+    """Return " of paper" or " of author:writes:paper" for a type, to follow a noun in an error; "" for None."""
     return "" if value is None else f" of {type_text(value)}"
 
 
@@ -150,7 +152,7 @@ def _refuse_long(where: str, name: str) -> None:
 
 
 def unknown_type(where: str, kind: str, value: Any, allowed: Collection[Any]) -> ValueError:
-    """Return the error for a type that is not `allowed`; it names the most similar one."""
+    """Return the error for a type that is not one of the `allowed` types; the error names the most similar one."""
     # The search takes time in proportion to the square of the length, and names may come from a file.
     texts = {type_text(known_type)[:100]: known_type for known_type in itertools.islice(allowed, MOST_COMPARED)}
     near = difflib.get_close_matches(type_text(value)[:100], texts, 1, 0.0)

@@ -92,7 +92,7 @@ def _fanouts(text: str) -> list[int]:
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Measure, and return the figures with advice, as (text, JSON values)."""
+    """Run the command: measure the graph's minibatches; return the figures with advice, as (text, JSON values)."""
     processors, path = len(os.sched_getaffinity(0)), Path(arguments.graph)
     workers = processors if arguments.workers is None else arguments.workers
     html = None if arguments.html is None else Path(arguments.html)
@@ -150,7 +150,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[list[str], Table, Table]:
-    """Return (lines on the graph and its minibatches, table of kernels, table of loaders); cells are texts."""
+    """Return (about, kernels, loaders): lines on the graph and its minibatches, and two tables of texts to print."""
     counts, features, threads = values["minibatch"], values["features"], f"{values['threads']} threads"
     about = [
         f"{values['nodes']:,} nodes, {values['edges']:,} edges, neighbors {values['index_dtype']}; "
@@ -168,7 +168,10 @@ def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[lis
 
 
 def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting:
-    """Return the Setting to measure. If there are no features, make a table of ones for each node type."""
+    """Return the graph, seeds, features and options to measure, from the input and the command's arguments.
+
+    If there are no features, a table of ones is made for each node type.
+    """
     if isinstance(data, Dataset):
         graph, items = data.training_graph, data.train_set
         features: Any = {key: feature for key, feature in data.features.items() if key[0] == "node"}
@@ -194,7 +197,11 @@ def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting
 
 
 def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[str, measuring.Side]:
-    """Return {text of a loader's options: function that measures this loader}, for up to `most` workers."""
+    """Return the loaders to compare, as {text of the options: function that measures this loader}.
+
+    There is one for each of `settings`, and loaders of 1, 2, 4 ... workers, `most` at most, as threads and as
+    processes.
+    """
     sides: dict[str, measuring.Side] = {
         name: partial(deliver, setting, name=name) for name, setting in settings.items()
     }
@@ -206,7 +213,7 @@ def _loaders(settings: Mapping[str, Setting], deliver: Any, most: int) -> dict[s
 
 
 def _gains(rounds: Rounds, name: str, before: str = BASE) -> list[float]:
-    """Return the speed-ups of the loader `name` over the loader `before`, one for each round, sorted."""
+    """Return how many times as fast the loader `name` was as the loader `before`: a number for each round, sorted."""
     return sorted(rate / other for rate, other in zip(rounds[name], rounds.get(before) or rounds[BASE], strict=True))
 
 
@@ -216,13 +223,19 @@ def _gain_text(rounds: Rounds, name: str, before: str = BASE) -> str:
 
 
 def _pays(rounds: Rounds, name: str, before: str = BASE) -> bool:
-    """Return whether the loader `name` is PAYS times as fast as `before` in the median, and faster in 4 of 5 rounds."""
+    """Return whether it pays to use the loader `name` in place of `before`.
+
+    It does if `name` is at least PAYS times as fast in the median of the rounds, and is faster in 4 of 5 rounds.
+    """
     gains = _gains(rounds, name, before)
     return median(gains) >= PAYS and gains[len(gains) // 5] > 1
 
 
 def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: Made) -> tuple[str, list[str]]:
-    """Return (options of the loader to use, texts of advice). The options are BASE if no workers pay."""
+    """Return (options, advice): options of the loader to use, and sentences for the user.
+
+    The options are those of the best loader with workers; or BASE, no workers, if workers do not pay.
+    """
     more, workers = "times as many minibatches/s", [name for name in rounds if "worker_method" in name]
     paying = [name for name in workers if _pays(rounds, name)]
     best = max(paying or workers, key=lambda name: median(_gains(rounds, name)), default=BASE)
@@ -258,7 +271,10 @@ def _advice(rates: Mapping[str, float], rounds: Rounds, setting: Setting, made: 
 
 
 def _table(rates: Mapping[str, float], made: Made) -> Table:
-    """Return rows of (key, text, *numbers): rate, its limit and rate / limit for one thread, then for all threads."""
+    """Return a row for each figure: (key, text, and six numbers, None where there is none).
+
+    The numbers are rate, limit, and rate / limit, for one thread and then for all threads.
+    """
     rows: Table = []
     # An edge needs one line of the neighbors and one of the id table; a destination needs one of the offsets.
     lines = 2 + made.counts["destinations"] / made.counts["edges"]
@@ -297,7 +313,10 @@ def add_report(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return what the trace counted, with the bottleneck, as (text, JSON values)."""
+    """Read a trace; return its statistics with the loader's bottleneck, as (text, JSON values).
+
+    With `--html`, write the report as a page, too.
+    """
     page: Path | None = arguments.html
     check_output("--html", page)
     if page is not None and page.exists() and os.path.samefile(page, arguments.trace):

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _by_type(option: str, values: Sequence[str]) -> dict[Any, str]:
-    """Return {type: value} of an option, given as TYPE=VALUE once for each type; {None: value} for a plain VALUE."""
+    """Return {type: value} of an option that was given as TYPE=VALUE for each type; {None: VALUE} of a plain VALUE."""
     by_type: dict[Any, str] = {}
     for text in values:
         name, sign, value = text.rpartition("=") if option == "--nodes" else _with_type(text)
@@ -84,7 +84,10 @@ def _by_type(option: str, values: Sequence[str]) -> dict[Any, str]:
 
 
 def _with_type(text: str) -> tuple[str, str, str]:
-    """Return (type, "=", path) of "src:rel:dst=PATH"; ("", "", text) without a type, since a path may contain "="."""
+    """Split "src:rel:dst=PATH" into (type, "=", path). A text without a type gives ("", "", text).
+
+    A path may contain "=" too.
+    """
     name, sign, path = text.partition("=")
     is_type = sign and name.count(":") == 2 and "://" not in name and not Path(text).exists()
     return (name, sign, path) if is_type else ("", "", text)

@@ -30,7 +30,12 @@ class WrongUsage(Exception):
 
 
 class DoneInPart(Exception):
-    """Raised if the work is done but something was found wrong. The result is printed: `values` as JSON, or `text`."""
+    """Raised if the work is done, but something was found wrong. The result is printed nevertheless.
+
+    Args:
+        text: the result as text.
+        values: the result as JSON values, for `--json`.
+    """
 
     def __init__(self, text: str, values: dict[str, Any]) -> None:
         super().__init__(text)
@@ -38,7 +43,10 @@ class DoneInPart(Exception):
 
 
 def add_command(commands: Commands, name: str, run: Run, description: str, *, prints: bool = True) -> Any:
-    """Add a command and return its parser. If it `prints` a result, `--json` prints the result as one JSON object."""
+    """Add the command `name`, which calls `run`, and return its parser.
+
+    With `prints`, the command has a result, and its option `--json` prints the result as one JSON object.
+    """
     parser = commands.add_parser(
         name, help=description.split(". ")[0].rstrip("."), description=description, allow_abbrev=False
     )
@@ -86,7 +94,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr. Ignore an error of writing, so that the work goes on: its result is on stdout."""
+    """Print a line to stderr. An error of writing is ignored, since the result of the work goes to stdout."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -97,7 +105,10 @@ _STEP_EVERY_S = 2.0  # at least, between the last line and the first line of ano
 
 @contextlib.contextmanager
 def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
-    """Yield a function that shows progress; call it with (text, work done, total work), 0 for an unknown total."""
+    """Give a function (text, work done, total work) that shows the progress of `command`. Total work 0: unknown.
+
+    If `quiet`, the function shows nothing.
+    """
     if quiet:
         with hidden():
             yield nothing
@@ -109,7 +120,10 @@ def progress_of(command: str, *, quiet: bool) -> Iterator[Progress]:
 
 
 class _Lines:
-    """Shows progress: a line when a step begins, and every 10 s within a step; lines are at least 2 s apart."""
+    """Shows progress as lines: one at the begin of a step, and one every 10 s within a step.
+
+    Lines are at least 2 s apart.
+    """
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -173,5 +187,5 @@ _NAMED = re.compile(rf"(?<![\w/.'\"-])(?:{'|'.join(map(_pattern_of, _NAMES))})(?
 
 
 def in_options(text: str) -> str:
-    """Return `text`, a message of the library, with options of the commands instead of names of Python arguments."""
+    """Return an error text of the library with names of Python arguments replaced by options of the commands."""
     return _NAMED.sub(lambda match: _OPTIONS[match[0]], text)

@@ -95,6 +95,6 @@ def _described(rows: dict[str, Any]) -> str:
 
 
 def _of_type(facts: dict[str, Any]) -> str:
-    """Return `of_type` of the "type" in `facts`, where an edge type is a list, as in JSON."""
+    """Return " of TYPE" for the value "type" of `facts`, "" for None. An edge type is a list there, as in JSON."""
     kind = facts["type"]
     return of_type(tuple(kind) if isinstance(kind, list) else kind)

@@ -46,7 +46,7 @@ def open_dataset(path: Path, arguments: argparse.Namespace, *, also: str = "") -
 
 
 def open_input(path: Path, arguments: argparse.Namespace) -> AnyGraph | Dataset:
-    """Return the saved graph or the data set at `path`."""
+    """Open `path`, and return the saved graph or the data set there."""
     if not is_saved_graph(path):
         return open_dataset(path, arguments, also="a folder that graph.save wrote")
     refuse_options(path, "a saved graph", arguments)
@@ -66,7 +66,7 @@ def _refuse_partition(path: Path) -> None:
 
 
 def refuse_options(path: Path, content: str, arguments: argparse.Namespace) -> None:
-    """Raise WrongUsage if an option of data sets was given; the error says that `path` holds `content` instead."""
+    """Raise WrongUsage if an option of data sets was given, although `path` is none: it holds `content`."""
     if options := _options(arguments):
         names = [f"--{name.replace('_', '-')}" for name in options]
         raise WrongUsage(f"{', '.join(names)}: only for data sets; {path} holds {content}. Leave them out.")

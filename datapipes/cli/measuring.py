@@ -54,7 +54,7 @@ Work = Callable[[], float]  # does some work; returns its amount
 
 
 class Setting(NamedTuple):
-    """What a chain needs: graph, seeds, node features, batch size and fanouts."""
+    """What `bench` makes its chains of: graph, seeds, node features, batch size and fanouts."""
 
     graph: AnyGraph
     items: ItemSet | HeteroItemSet
@@ -84,7 +84,9 @@ def features_of(graph: AnyGraph) -> dict[tuple[str, Any, str], TensorFeature]:
 
 
 def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, Setting]:
-    """Return {name: setting}: the given setting first, then settings with other options, which the names state.
+    """Return the settings to compare, {name: setting}: first the given `setting`, then some with other options.
+
+    A name states the options. A setting that cannot be made is left out, and noted in `left`.
 
     Args:
         path: the folder of the graph if its arrays are mapped; None if they are in memory. If mapped arrays fit into
@@ -127,8 +129,9 @@ class Made(NamedTuple):
     Attributes:
         minibatches: the minibatches, without features.
         counts: {what is counted: its mean over the minibatches}.
-        cost: all the minibatches are made on one thread, and then again. "first_seconds" and "again_seconds" are the
-            seconds of each time, "first_disk_bytes" and "again_disk_bytes" the bytes that were read from disks.
+        cost: the minibatches were made twice, on one thread. "first_seconds" and "first_disk_bytes" are the time that
+            the first run took and the bytes it read from disks; "again_seconds" and "again_disk_bytes" those of the
+            second.
     """
 
     minibatches: list[MiniBatch]
@@ -137,7 +140,10 @@ class Made(NamedTuple):
 
     @classmethod
     def of(cls, setting: Setting) -> Made:
-        """Make the minibatches with features, twice, and measure both times; keep them without features."""
+        """Make the first minibatches of `setting` twice, with features, and measure both times.
+
+        The Made keeps the minibatches without features.
+        """
         cost = {}
         for when in ("first", "again"):
             with threads(1), setting.fetched() as fetcher:
@@ -182,9 +188,10 @@ def rate(work: Work, seconds: float) -> float:
 
 
 def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: list[str]) -> dict[str, list[float]]:
-    """Measure all sides in rounds; return {side: its rate in each round}.
+    """Measure all `sides`, {name: function that returns a rate}, in ROUNDS rounds.
 
-    If the first side needs too much memory, raise MemoryError, since the others are compared with it.
+    Return {name: its rate in each round}. A side that needs too much memory is left out, and noted in `left`. If it is
+    the first side, MemoryError is raised, since the others are compared with the first.
     """
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for number, name in enumerate([*sides] * ROUNDS):
@@ -206,9 +213,10 @@ def alternate(sides: Mapping[str, Side], kind: str, progress: Progress, left: li
 def kernels(
     settings: Mapping[str, Setting], made: Made, seconds: float, progress: Progress, left: list[str]
 ) -> dict[str, float]:
-    """Return {name: rate} of the kernels and of their limits: bytes, lines, edges or hops in a second.
+    """Measure the kernels, and their limits on this machine; return {name: rate}.
 
-    Names end in " 1" for one thread, and in " all" for torch's number of threads, if it is more than one.
+    A rate is the number of bytes, lines, edges or hops in a second. Names end in " 1" for one thread, and in " all" for
+    torch's number of threads, if it is more than one.
     """
     plain = settings[BASE]
     size = max(min(BUFFER_BYTES, _core.memory_left()[0] // 4), 2**20) // 128 * 128
@@ -253,9 +261,10 @@ def _sampling(setting: Setting) -> Work:
 
 
 def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return a Work that gathers the rows of one minibatch after another.
+    """Return a function that fetches the features of the next of the minibatches in `rows`, over and over again.
 
-    Its amount is a number of bytes: those of the rows in the dtype that the features have without `stored_as`.
+    It returns the bytes that were fetched: the number beside the minibatch in `rows`, which does not depend on
+    `stored_as`.
     """
     fetcher, again = setting.fetched(), cycle(rows)
 
@@ -268,7 +277,7 @@ def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 
 def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
-    """Return a Work that gathers the same rows as `_gather`, but by torch.index_select into existing memory."""
+    """Return a function that gathers the same rows as `_gather`, but by torch.index_select into existing memory."""
     nodes = [by_type(minibatch.input_nodes) for minibatch, _ in rows]
     tables: list[Any] = [(kind, feature.tensor) for (_, kind, _), feature in setting.features.items()]
     outs = [table.new_zeros(max(len(ids[kind]) for ids in nodes), *table.shape[1:]) for kind, table in tables]
@@ -285,7 +294,11 @@ def _index_select(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
 
 @contextlib.contextmanager
 def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor], int], int]]:
-    """Start a receiving process; yield a function that sends a message `count` times and waits until all are read."""
+    """Start a receiving process, and give a function (message, count).
+
+    The function sends the message `count` times, and waits until all are read. The process ends with the with
+    statement.
+    """
     context = context_of(None)
     refuse_repetition(is_building=False, where="bench", what="the command", remedy="run it from a shell.")
     prepare_server(context)
@@ -310,7 +323,10 @@ def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor]
 
 
 def _receive(start: Any) -> None:
-    """Run the receiving process: receive as many messages as the pipe says, read each page of them, and answer."""
+    """Run the receiving process until the pipe is closed.
+
+    It reads a count from the pipe, receives so many messages, reads each page of them, and answers with the count.
+    """
     pipe, channel = start
     begin_as_child()
     with contextlib.suppress(EOFError):
@@ -325,7 +341,10 @@ def _receive(start: Any) -> None:
 
 
 def deliver(setting: Setting, seconds: float, bottlenecks: dict[str, Any], name: str, **options: Any) -> float:
-    """Return how many minibatches a second a new loader delivers after its start; set `bottlenecks[name]`."""
+    """Start a new loader, and return how many minibatches a second it delivers once it runs.
+
+    `bottlenecks[name]` is set to what bounds the loader, None if nothing was found.
+    """
     with DataLoader(setting.fetched(), **options) as loader:
         minibatches = chain.from_iterable(repeat(loader))
         for _ in range(2 + 2 * loader.options.num_workers):

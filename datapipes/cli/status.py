@@ -78,7 +78,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _of_producers(servers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table of the producers of all servers; [] if they have none."""
+    """Return the lines of a table of all producers; each makes minibatches for trainers on a server.
+
+    []: there are none.
+    """
     rows = [
         (
             server["part"],

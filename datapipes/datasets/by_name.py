@@ -1,6 +1,8 @@
-"""Read a folder of tables and arrays without a YAML: file names say what the files hold. Returns a Description.
+"""Read a folder of tables and arrays that has no YAML: the names of the files say what they contain.
 
-| file | holds |
+The result is a Description, which lists the files as a metadata.yaml would (ondisk_yaml.py).
+
+| file | contains |
 |---|---|
 | `edges.csv` (.csv.gz, .tsv, .parquet, .npy), or a folder `edges/` of such files | the edges of a graph without types |
 | `edges/SRC__REL__DST.csv` (...), or a folder of that name | the edges of the type (SRC, REL, DST) |
@@ -14,8 +16,8 @@ table is a feature, except these:
 * "label": the label of each node.
 * "split", with "train", "valid", "test" or nothing; or instead "train_mask", "val_mask" and "test_mask", with 0 and 1.
 
-All columns except "split" hold numbers. One table has the labels and the sets of a type. An array must not be named
-like a column of this list.
+All columns except "split" are numbers. The labels and the split of a node type must be in the same table. An array must
+not have the name of a column in this list.
 """
 
 from __future__ import annotations
@@ -53,13 +55,16 @@ def is_by_name(folder: Path) -> bool:
 
 
 def _named(folder: Path, name: str) -> list[Path]:
-    """Return the paths of the files `name` with a known suffix, and of the folder `name`, if they exist."""
+    """Return the paths that exist: files `name` with a known suffix, such as edges.csv, and the subfolder `name`."""
     files = [folder / f"{name}{suffix}" for suffix in _FORMATS]
     return [*filter(Path.is_file, files), *filter(Path.is_dir, [folder / name])]
 
 
 def described_by_name(folder: Path) -> tuple[Description, list[Task]]:
-    """Return (Description of the folder, tasks of its node tables). The list of tasks has one task, or none.
+    """Describe a folder without a YAML by the names of its files; return (description, tasks).
+
+    The Description lists the files, as for a folder with a metadata.yaml; edges and features are not read yet. The list
+    of tasks has one Task, made from the labels and the split in the node tables; it is [] if no table has any.
 
     Raises:
         DatasetFormatError: The files contradict each other, or no file says how many nodes a type has.
@@ -127,7 +132,12 @@ def _further_columns(path: Path) -> list[str]:
 
 
 def _node_files(places: list[Path], *, has_types: bool) -> list[tuple[Any, Path]]:
-    """Return (node type, path) for each table and array of nodes."""
+    """Return (node type, path) for each file of nodes, which is a table or an array.
+
+    Args:
+        places: the paths of nodes.csv (or .parquet ...) and of the folder nodes/, if they exist.
+        has_types: True: the files are nodes/TYPE.csv or nodes/TYPE/NAME.npy. False: the node type is None.
+    """
     tables = [path for path in places if not path.is_dir()]
     if has_types and tables:
         raise ValueError(f"found {tables[0].name} beside edges with types; expected nodes/TYPE.csv. Move it there.")
@@ -140,12 +150,12 @@ def _node_files(places: list[Path], *, has_types: bool) -> list[tuple[Any, Path]
 
 
 class _Nodes:
-    """The contents of the node files.
+    """Collects counts, features, labels and split from the node files of a folder; `add` reads one file.
 
     Attributes:
-        counts: {type: number of nodes}.
-        features: the list of features as in the "feature_data" of a YAML.
-        id_columns: as in Description.
+        counts: {node type: number of nodes}.
+        features: one dict for each feature, as in the "feature_data" of a metadata.yaml.
+        id_columns: {path of a node table: the column with the node id of each row}, for tables that have one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -156,7 +166,7 @@ class _Nodes:
         self._items: dict[Any, dict[str, ItemSet]] = {}
 
     def add(self, node_type: Any, path: Path) -> None:
-        """Read the column names, the number of rows, the labels and the sets of items of one file."""
+        """Read one file of nodes: its number of rows, its features, labels and split. An array is one feature."""
         kind, name = _format_of(path), str(path.relative_to(self._folder))
         if kind == "numpy":
             count, names = NpyRows(WHERE, path).shape[0], [_stem(path)]
@@ -189,7 +199,7 @@ class _Nodes:
             raise ValueError(f"found labels or sets{where}; expected them in one. Join the tables.")
 
     def tasks(self) -> list[Task]:
-        """Return a list with the one task, or [] if no table has labels or sets."""
+        """Return [task], made from the labels and the split of all node types; [] if no table has any."""
         if not self._items:
             return []
         sets = ({node_type: items[name] for node_type, items in self._items.items()} for name in SETS)
@@ -198,7 +208,10 @@ class _Nodes:
 
 
 def _items_of(table: TableFiles) -> dict[str, ItemSet]:
-    """Return {set name: items} of a table with labels or sets; {} for other tables."""
+    """Return the items (node ids, and labels if there are any) of a node table, as {"train_set" ...: items}.
+
+    {}: the table has neither labels nor a split.
+    """
     names, count = table.names, table.num_rows
     if not {_LABEL, _SPLIT, *MASKS.values()} & {*names}:
         return {}
@@ -213,7 +226,10 @@ def _items_of(table: TableFiles) -> dict[str, ItemSet]:
 
 
 def _places_of(table: TableFiles) -> dict[str, Tensor]:
-    """Return {set name: mask of its nodes, bool [num_nodes]}. Without "split" and masks, all nodes are in train."""
+    """Return {set name: mask}: which nodes of `table` are in each set, bool [num_nodes].
+
+    Without the column "split" and without masks, all nodes are in "train_set".
+    """
     masks = {name: mask for name, mask in MASKS.items() if mask in table.names}
     nowhere = torch.zeros(table.num_rows, dtype=torch.bool)
     if not masks:

@@ -55,12 +55,12 @@ class Dataset:
         name: the name used in messages.
         graph: the graph to sample from, with or without types.
         features: the feature store; its keys are ("node" or "edge", type or None, name).
-        train_set, validation_set, test_set: the seeds of the task with their values, as `task` says; each set is a
-            HeteroItemSet by type if the graph has types. A set has only the types that have items. If no type has
-            items, the set has every type, each without items.
+        train_set, validation_set, test_set: the seeds of the task, with the labels and other values that `task` says.
+            If the graph has types, each set is a HeteroItemSet by type. It leaves out types without items; but if no
+            type has items, it has every type.
         num_classes: labels are in [0, num_classes); 0 if the task has no classes.
-        class_names: a name for each class; numbers as text if the files name none.
-        normalize_features, largest_component: whether `open` was told to do this; the repr shows both.
+        class_names: a name for each class; "0", "1" and so on if the files name none.
+        normalize_features, largest_component: the arguments of `datasets.open`; the repr shows both.
         task: one of these. In each, "timestamps", if present, are the times of the seeds.
             "node_classification": seeds are nodes; labels int64 [n] are classes, or [n, k] for k tasks of two classes.
             "node_regression": seeds are nodes; labels are float32 [n] or [n, k].
@@ -133,10 +133,10 @@ class Dataset:
         return cls(name=name, **_fields_of_pyg(data))
 
     def describe(self) -> str:
-        """Return the data set as a short table: the task, then a line for the nodes and the edges of each type.
+        """Return the data set as a short table: the task, then a line for each type of nodes and of edges.
 
-        A line has the number of nodes or edges, how many items each of the three sets has, and name, dtype and shape of
-        each feature.
+        A line has the number of nodes or edges; how many of them are in each of the three item sets; and name, dtype
+        and shape of each feature.
         """
         rows = self._rows()
         table = zip_longest(aligned([row[:-1] for row in rows], _MOST_TYPES), rows[: _MOST_TYPES + 1])
@@ -201,11 +201,14 @@ def graph_of_edges(
     folder: Path | None = None,
     **options: Any,
 ) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph of `edges`, {edge type: edges}. If the only types are None, the graph has no types.
+    """Return a graph with these edges: a CSCGraph if the node type is None, else a HeteroCSCGraph.
 
     Args:
-        folder: build the graph out of core in this folder, with the options of CSCGraph.build. None: build it in
-            memory, from edges [2, n].
+        edges: {edge type: edges}. Edges are [2, n], or with `folder` anything that CSCGraph.build takes.
+        num_nodes: {node type: number of nodes}.
+        node_attributes, edge_attributes: {type: {name: values}}.
+        folder: build the graph out of core, in this folder. None: build it in memory.
+        options: further arguments of CSCGraph.build, or of CSCGraph.from_edge_index if `folder` is None.
     """
     kind: Any = HeteroCSCGraph
     arguments: list[Any] = [edges, num_nodes, node_attributes, edge_attributes]
@@ -222,7 +225,7 @@ def graph_of_edges(
 
 
 def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:
-    """Return {type: item set} as one HeteroItemSet; without types, return the item set of the type None as it is.
+    """Join {type: item set} into one HeteroItemSet. Without types, the only key is None, and its ItemSet is returned.
 
     Types without items are left out, since a sampler would refuse them. If no type has items, all types stay.
     """
@@ -230,7 +233,10 @@ def one_set(sets: dict[Any, ItemSet]) -> ItemSet | HeteroItemSet:
 
 
 def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
-    """Return (items that stay, items that are drawn), both in their old order. A random `share` is drawn."""
+    """Draw a random `share` of the items, rounded to whole items; return (items that stay, items that were drawn).
+
+    Both keep the order of `items`.
+    """
     order = _core.permutation_at(len(items), _core.hop_key(seed, 0, 0, 0, 0, 0), 0, len(items))
     count = round(share * len(items))
     first, second = (torch.from_numpy(np.sort(places)) for places in (order[count:], order[:count]))
@@ -240,7 +246,10 @@ def _cut(items: ItemSet, share: float, seed: int) -> tuple[ItemSet, ItemSet]:
 
 
 def _num_items(items: ItemSet | HeteroItemSet, domain: str, kind: Any) -> int | None:
-    """Return how many items of a node or edge type a set has; None if the set does not have that type."""
+    """Return how many items are seeds of the node or edge type `kind`; None if `items` does not have this type.
+
+    `domain` is "node" or "edge".
+    """
     if isinstance(items, HeteroItemSet):
         return len(items.item_sets[kind]) if kind in items.item_sets else None
     return len(items) if kind is None and (domain == "node") == (items.seeds_shape == ()) else None
@@ -304,7 +313,10 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
 
 
 def _labels_of_pyg(kind: NodeType | None, attributes: dict[str, Tensor]) -> Tensor:
-    """Remove `y` from the attributes of a type that has seeds; return it as labels: int64 or float32."""
+    """Remove `y` from `attributes`, the tensors of the nodes of type `kind`; return it as labels, int64 or float32.
+
+    Labels [n, 1] are returned as [n].
+    """
     if "y" not in attributes:
         raise ValueError(
             f"{_FROM_PYG}: found train_mask{of_type(kind)} without y, the labels, one row for each node; the "

@@ -1,13 +1,14 @@
 """Read the embedded data set, the graph of Debian's packages; it needs no download.
 
-The files `debian_packages.npz` and `debian_relations.npz` beside this module were made by one run of
-tools/make_debian_packages.py. That script defines nodes, edges, words, classes and split, and lists the fields that
-were left out because they reveal the section. The first file is read as a `RawDataset`, in one of three directions. The
-second file adds all other relations; both together are a heterogeneous graph of the same packages.
+Two files beside this module were made by one run of tools/make_debian_packages.py. That script defines nodes, edges,
+words, classes and split. It also lists the fields of a package that were left out because they reveal its archive
+section, which is its label. `debian_packages.npz` has the packages and their dependencies. It is read as a
+`RawDataset`, and the caller chooses the direction of the edges. `debian_relations.npz` adds all other relations; both
+files together are a heterogeneous graph of the same packages.
 
 Invariant: equal calls return equal, new arrays; packages, words, labels and split are the same in both graphs. A
-direction outside `DIRECTIONS` raises ValueError. These raise `DatasetFormatError`: damaged or foreign files, files of
-different runs, and a source whose packages are in two parts of the split.
+direction outside `DIRECTIONS` raises ValueError. `DatasetFormatError` is raised if a file is damaged or has another
+format, if the two files are of different runs, or if the packages of one source package are in two parts of the split.
 """
 
 from __future__ import annotations
@@ -32,19 +33,22 @@ REMEDY = "Make it again with tools/make_debian_packages.py."
 
 
 def read_debian_packages(direction: str = "both") -> RawDataset:
-    """Read the embedded graph of Debian's packages; the task is to predict the archive section of a package.
+    """Read the embedded graph of Debian's packages.
+
+    The task is to predict the archive section of a package, such as libs.
 
     Args:
         direction: The sources of a package's in-edges: "depends", the packages it depends on; "reverse", the packages
             that depend on it; "both", the union of the two.
     Returns:
-        Edges are sorted by (destination, source), without repeats and self loops. The node feature
-        "feat" is uint8[num_nodes, num_words], 1 for each word of the description, about 140 MB. The node
-        feature "words" is int16[num_nodes, max_words], the ids of these words in ascending order, padded
-        with num_words, as for an embedding with padding_idx=num_words. The edge feature "direction" is
-        uint8[num_edges]: bit 1 is set if the destination depends on the source, bit 2 if the source
-        depends on the destination. Labels are sections. The split is fixed; all packages of one source
-        are in the same part.
+        Edges are sorted by (destination, source), without repeats and self loops. The node feature "feat" is
+        uint8[num_nodes, num_words], 1 for each word of the description, about 140 MB. The node feature "words" is
+        int16[num_nodes, max_words], the ids of these words in ascending order, padded with num_words, as for an
+        embedding with padding_idx=num_words.
+
+        The edge feature "direction" is uint8[num_edges]: its bit of value 1 is set if the destination depends on the
+        source, the bit of value 2 if the source depends on the destination. Labels are sections. The split is fixed;
+        all packages that are built from one source package are in the same part.
     Raises:
         ValueError: The direction is unknown.
         DatasetFormatError: The embedded file is damaged; the package should be installed again.
@@ -57,7 +61,7 @@ def read_debian_packages(direction: str = "both") -> RawDataset:
 
 
 def arrays_of(file: str, content: bytes, expected_format: str) -> NpzArrays:
-    """Return the arrays of an embedded file, whose array "format" must be `expected_format`."""
+    """Return the arrays in `content`, the bytes of an embedded file. Its array "format" must be `expected_format`."""
     arrays = NpzArrays(file, content)
     if arrays.get("format").tobytes() != np.array(expected_format).tobytes():
         raise DatasetFormatError.of(file, "a file of another format", repr(expected_format), REMEDY)
@@ -95,7 +99,7 @@ def read_packages(content: bytes, direction: str) -> RawDataset:
 
 
 def _contains(edge_index: np.ndarray, ends: tuple[np.ndarray, np.ndarray], num_nodes: int) -> np.ndarray:
-    """Return bool[num_edges]: whether each edge is a pair of `ends`, which is (sources, destinations)."""
+    """Return bool[num_edges]: which edges of `edge_index` are among the pairs `ends`, (sources, destinations)."""
     return np.isin(edge_index[1] * num_nodes + edge_index[0], ends[1] * num_nodes + ends[0])
 
 
@@ -114,7 +118,10 @@ def read_rows(arrays: NpzArrays, prefix: str, num_rows: int, num_columns: int) -
 
 
 def _padded(rows: np.ndarray, columns: np.ndarray, num_rows: int, padding: int) -> np.ndarray:
-    """Return the column ids of each row as int16[num_rows, longest row], padded with `padding`."""
+    """Return the columns of the entries of each row as int16[num_rows, longest row], padded with `padding`.
+
+    `rows` and `columns` are int64[n], the position of each entry of a sparse matrix; rows ascend.
+    """
     if padding > np.iinfo(np.int16).max:
         raise DatasetFormatError.of(FILE, f"{padding} words", "at most 32767, to fit an int16")
     degree = np.bincount(rows, minlength=num_rows)
@@ -137,15 +144,15 @@ def read_debian_relations() -> RawHeteroDataset:
     """Read the embedded graph of Debian's packages with all relations, and the same task as `read_debian_packages`.
 
     Returns:
-        Nodes: "package"; "source", the source packages; "virtual", names that are no package, that some package
-        provides, and that at least two packages name. Sources and virtual names have no features.
+        Nodes: "package"; "source", the source packages; "virtual", names that are no package. Some package provides
+        such a name, and at least two packages refer to it. Sources and virtual names have no features.
 
         Edges: each of `RELATIONS` has the types ("package", relation, "package") and ("package", relation, "virtual"),
-        from the package whose stanza has the relation to each package or name that the relation lists. ("package",
-        "built_from", "source") has one edge for each package. ("package", "built_using", "source") leads to sources
-        whose code is in the package. Each edge type has an inverse, "rev_" + relation, with the edges in the same
-        order. Forward edges are sorted by (destination, source), without repeats; depends includes pre_depends and has
-        the edges of the homogeneous graph.
+        from a package to each package or name that it lists under this relation. ("package", "built_from", "source")
+        has one edge for each package. ("package", "built_using", "source") leads to sources whose code is in the
+        package. Each edge type has an inverse, "rev_" + relation, with the edges in the same order. Forward edges are
+        sorted by (destination, source), without repeats; depends includes pre_depends and has the edges of the
+        homogeneous graph.
 
         Words and split of "package" are as in `read_debian_packages`. Packages without a section are in no part of the
         split.
@@ -190,7 +197,11 @@ def read_debian_relations() -> RawHeteroDataset:
 
 
 def _count_named(ids: np.ndarray, key: str) -> int:
-    """Return the number of nodes, which is the highest id + 1. `ids` must contain every id from 0 to the highest."""
+    """Return how many nodes `ids` names: the highest id + 1. `key` is the name of the array, for the error.
+
+    Raises:
+        DatasetFormatError: An id from 0 to the highest is missing in `ids`.
+    """
     count = int(ids.max(initial=-1)) + 1
     unnamed = np.flatnonzero(np.bincount(ids, minlength=count) == 0)
     if len(unnamed):
@@ -205,9 +216,12 @@ def _sorted_edges(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
 
 
 def _parts_of_sources(packages: RawDataset, source: np.ndarray) -> list[np.ndarray]:
-    """Return the labelled packages of each part of the split.
+    """Return [train, validation, test]: the ids of the labelled packages in each part of the split.
 
-    source[i] is the source package of package i. All packages of one source must be in one part.
+    `source` is int64[num_packages], the source package of each package.
+
+    Raises:
+        DatasetFormatError: Packages of one source are in two parts.
     """
     parts = packages.split or ()
     sources_of = np.concatenate([np.unique(source[ids]) for ids in parts])

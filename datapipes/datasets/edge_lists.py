@@ -119,10 +119,10 @@ def check_columns(columns: Any) -> tuple[str, ...]:
 
 
 def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of the columns of a file.
+    """Return the names of the columns of a file: those of `columns`, of its published layout, or of its header.
 
     Raises:
-        DatasetFormatError: Neither the argument nor the file name nor a header says what the columns hold.
+        DatasetFormatError: None of these says what the columns are, or the header contradicts another of them.
     """
     line = next((line for _, line in text_lines(path) if not line.startswith("#")), "")
     cells = tuple(cell.strip(' "') for cell in (line.split(",") if delimiter == "," else line.split()))
@@ -161,7 +161,10 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
 
 
 def _values(file: str, name: str, values: np.ndarray) -> np.ndarray:
-    """Return the values of a column: "time" as int64, or as float64 if int64 does not fit; others as float32."""
+    """Return a column in the dtype of the data set.
+
+    "time" is int64 if all times are whole and not too large, else float64. Other columns are float32.
+    """
     if name == "time":
         is_whole = (values == np.floor(values)).all() and (np.abs(values) < MAX_ID).all()
         return np.ascontiguousarray(values, np.int64 if is_whole else np.float64)
@@ -174,9 +177,15 @@ _Part = dict[EdgeType | None, RawItems]
 def _parts(
     pairs: np.ndarray, values: Mapping[str, np.ndarray]
 ) -> tuple[tuple[_Part, _Part, _Part], str, dict[Any, int]]:
-    """Return (split, task, {None: number of training edges}) for edges sorted by time.
+    """Split a list of edges by time; return (split, task, num_training_edges).
 
-    Without times the parts of the split have no items, and the dict is empty.
+    Args:
+        pairs: int64 [n, 2], the edges, sorted by time if there are times.
+        values: {column name: values [n]}; only "time" and "rating" are used.
+    Returns:
+        split is (train, validation, test), each {None: items}. task is the name of the task, see Dataset.
+        num_training_edges is {None: number of edges in train}. Without times, the parts have no items, and
+        num_training_edges is {}.
     """
     if "time" not in values:
         none: _Part = {None: RawItems(np.zeros(0, np.int64))}

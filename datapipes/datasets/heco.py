@@ -28,21 +28,22 @@ _NEEDED = ("pa.txt", "ps.txt", "p_feat.npz", "labels.npy")
 
 
 def is_heco(folder: Path) -> bool:
-    """Return whether the folder holds the files of ACM."""
+    """Return whether the folder holds the data set ACM, in the files of HeCo."""
     return folder.is_dir() and all((folder / file).exists() for file in _NEEDED)
 
 
 def read_heco(folder: Path, split: int = 0, *, inverse_relations: bool | None = None) -> RawHeteroDataset:
-    """Read ACM.
+    """Read the data set ACM, papers with their authors and subjects, from the files of HeCo.
 
     Args:
         folder: Holds the files.
         split: 0, 1 or 2: 20, 40 or 60 labels of each class for training.
         inverse_relations: True or None: add the inverse of each relation. False: do not.
     Returns:
-        Node types paper, author and subject; edge types (author, writes, paper) and (paper, has_subject, subject).
-        "feat" of papers is float32 [num_papers, num_words] with the values of the file, whose rows have a sum of 1.
-        Authors and subjects have no features. Each part of the split is ascending. Class names are numbers as text.
+        Node types are paper, author and subject; edge types are (author, writes, paper) and (paper, has_subject,
+        subject). "feat" of papers is float32 [num_papers, num_words] with the values of the file, where each row has a
+        sum of 1. Authors and subjects have no features. Each part of the split is ascending. Class names are numbers as
+        text.
     Raises:
         FileNotFoundError: A file is missing.
         IndexError: There is no such split.

@@ -207,7 +207,11 @@ def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
 
 @contextmanager
 def _whole(file: str, name: str) -> Iterator[None]:
-    """Turn any error inside into a DatasetFormatError: zipfile, decompressors and numpy raise nearly anything."""
+    """Turn any error raised in the with statement into a DatasetFormatError.
+
+    zipfile, decompressors and numpy raise nearly anything for a broken file. `file` and `name` (what is read) are for
+    the message.
+    """
     try:
         yield
     except DatasetFormatError:

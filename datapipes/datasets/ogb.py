@@ -1,11 +1,18 @@
 """Read a data set of the Open Graph Benchmark from its extracted folder of CSV files: raw/ and split/.
 
-Without types, raw/ has edge.csv.gz (rows "source,destination"), num-node-list.csv.gz and num-edge-list.csv.gz, and
-perhaps node-feat, edge-feat, node_NAME, edge_NAME and node-label, all .csv.gz. With types, raw/ has triplet-type-list
-and num-node-dict, and the same files in folders relations/SRC___REL___DST, node-feat/TYPE and node-label/TYPE. A folder
-split/NAME has train, valid and test: node ids in .csv.gz (with types in a folder for each type), or edges saved by
-torch, or triples saved by torch with candidates: nodes among which the head or tail of a triple is ranked. ogb_graph.py
-reads the graph, and the settings that OGB keeps in its package.
+raw/ has the graph. ogb_graph.py reads it, and the settings that OGB keeps in its package. All files end in .csv.gz:
+
+* Without types: edge (rows "source,destination"), num-node-list and num-edge-list, and perhaps node-feat, edge-feat,
+  node_NAME, edge_NAME and node-label.
+* With types: triplet-type-list and num-node-dict, and the same files in folders relations/SRC___REL___DST,
+  node-feat/TYPE and node-label/TYPE.
+
+split/NAME has train, valid and test. Each is one of these:
+
+* node ids in a .csv.gz; with types, a folder for each type has such files;
+* edges, saved by torch or as npz;
+* triples (head, relation, tail), saved by torch. valid and test also have candidates: other nodes, among which the head
+  or the tail of a triple is ranked.
 
 Refused with `DatasetFormatError`: files that are truncated, corrupt or hostile; files that do not fit each other or the
 settings; folders with several graphs; nodes in two parts of the split or without a label; ids outside their type.
@@ -51,11 +58,15 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
         inverse_relations: Whether to add the inverse of each edge (with types: of each relation). None: as the settings
             say.
     Returns:
-        Features are "feat" from node-feat and edge-feat, and NAME from node_NAME and edge_NAME: [n, width] as in the
-        file; int64 if all numbers of the file are whole, else float32. Without types, edge i of the file is edge i;
-        with inverse edges it is edge 2i, and its inverse 2i + 1, as in OGB. Items are in the order of the files; labels
-        of one column are int64 [n], of k columns int64 [n, k]. Links in train have no labels; in validation and test
-        labels are 1 for edges that exist and 0 for negative edges. With types, links are given by edge type.
+        Features: "feat" from the files node-feat and edge-feat, NAME from node_NAME and edge_NAME. They are [n, width]
+        as in the file; int64 if all numbers of the file are whole, else float32.
+
+        Edge ids without types: edge i of the file has the id i. If inverse edges are added, it has the id 2i, and its
+        inverse 2i + 1, as in OGB.
+
+        Items are in the order of the files. Labels of nodes are int64 [n], or [n, k] for a file with k > 1 columns. For
+        links, train has no labels; in validation and test labels are 1 for edges that exist and 0 for negative edges.
+        With types, links are given by edge type.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken or hostile, or the files do not fit each other.
@@ -113,7 +124,8 @@ def _split_folder(folder: Path, name: str | None) -> Path:
 def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, np.ndarray], Rows]:
     """Return (edges, features) with the inverse of each edge added.
 
-    With types the inverses are edges of new types; without types each inverse comes right after its edge.
+    `edges` is {edge type: int64 [2, n]}, `features` {(edge type, name): rows}. With types the inverses are edges of new
+    types; without types each inverse comes right after its edge. An inverse has the features of its edge.
     """
     if None not in edges:
         both = with_inverses(edges)
@@ -124,7 +136,16 @@ def _inverted(edges: dict[Any, np.ndarray], features: Rows) -> tuple[dict[Any, n
 
 
 def _read_node_split(raw: Path, folder: Path, num_nodes: dict[Any, int], num_classes: int | None) -> tuple[_Split, int]:
-    """Return (split, number of classes). The split has three parts, {node type: items} each."""
+    """Read the labels and the split of node classification; return (split, number of classes).
+
+    Args:
+        raw: the folder raw/, which has the labels.
+        folder: the folder of the split, which has the node ids of each part.
+        num_nodes: {node type: number of nodes}.
+        num_classes: the number of classes in the settings; None: the highest label + 1.
+    Returns:
+        split is (train, validation, test), each {node type: items}.
+    """
     types = [None] if None in num_nodes else _named_types(raw / "nodetype-has-label.csv.gz", num_nodes)
     if None not in num_nodes and types != _named_types(folder / "nodetype-has-split.csv.gz", num_nodes):
         raise DatasetFormatError.of("nodetype-has-split.csv.gz", "other types", f"those with labels, {types}")
@@ -157,7 +178,11 @@ def _named_types(path: Path, num_nodes: dict[Any, int]) -> list[str]:
 
 
 def _read_labels(path: Path, count: int, num_classes: int | None) -> tuple[np.ndarray, int]:
-    """Return (labels, number of classes); labels are int64 [count] or [count, k], -1 where a label is missing."""
+    """Read the labels of `count` nodes from a file; return (labels, number of classes).
+
+    Labels are int64 [count], or [count, k] for k > 1 columns; -1 where a label is missing. If `num_classes` is None,
+    the number of classes is the highest label + 1.
+    """
     table = read_table(path, rows=count, missing=True)
     whole = np.where(np.isnan(table), -1, table)
     if (whole != np.floor(whole)).any():
@@ -174,19 +199,20 @@ _NONE = np.zeros(0, dtype=np.int64)
 def _read_triple_split(
     folder: Path, edge_types: Iterable[EdgeType], edge_features: Rows, num_nodes: Mapping[Any, int]
 ) -> _Split:
-    """Return (train, validation, test), each {edge type: items}.
+    """Read a split of triples (head, relation, tail); return (train, validation, test), each {edge type: items}.
 
     Args:
-        folder: Holds {train,valid,test}.pt, each a dict. For each of n triples, head_type and tail_type have a text;
-            head, relation and tail have an id. valid and test also have head_neg and tail_neg, ids [n, k].
+        folder: Holds {train,valid,test}.pt, each a dict. "head_type" and "tail_type" are lists with a node type for
+            each of n triples; "head", "relation" and "tail" are ids [n]. valid and test also have the candidates
+            "head_neg" and "tail_neg", ids [n, k].
         edge_types: The edge types of the graph.
-        edge_features: The edge features of the graph; each edge type that has edges needs "reltype".
+        edge_features: The edge features of the graph. Each edge type that has edges needs "reltype", its relation id.
         num_nodes: The number of nodes of each type.
     Returns:
         Train has the triples as pairs [n, 2], without labels. In validation and test each triple gives two queries:
-        first its tail is ranked against tail_neg, then its head against head_neg. A query has the pair of the triple,
-        label 1, and then the pairs with candidates, label 0. `indexes` numbers the queries of an edge type from 0, in
-        the order of the file.
+        first its tail is ranked against tail_neg, then its head against head_neg. A query is the pair of the triple,
+        with label 1, and then its pairs with the candidates, with label 0. `indexes` numbers the queries of an edge
+        type from 0, in the order of the file.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken or hostile, or does not fit the graph.
@@ -202,7 +228,13 @@ def _read_triple_split(
 
 
 def _numbers_of(edge_types: Iterable[EdgeType], features: Rows) -> dict[tuple[str, int, str], EdgeType]:
-    """Return {(source type, relation id, destination type): edge type} of the edge types that have edges."""
+    """Return {(source type, relation id, destination type): edge type}, to find the edge type of a triple.
+
+    The edge feature "reltype" in `features` has the relation id. An edge type without edges is left out.
+
+    Raises:
+        DatasetFormatError: An edge type has several relation ids, or two edge types have the same key.
+    """
     edge_types_of: dict[tuple[str, int, str], EdgeType] = {}
     for edge_type in edge_types:
         for i, number in enumerate(np.unique(features.get((edge_type, "reltype"), _NONE)).tolist()):
@@ -252,7 +284,12 @@ def _read_part(
 
 
 def _of_triples(file: str, pairs: np.ndarray, chosen: Mapping[str, np.ndarray]) -> RawItems:
-    """Return items with two queries for each triple: the first ranks its tail, the second its head."""
+    """Return the items of some triples: two queries for each, the first ranks its tail, the second its head.
+
+    Args:
+        pairs: (head, tail) of each triple, int64 [n, 2].
+        chosen: {"tail_neg", "head_neg": the candidates of each triple, int64 [n, k]}.
+    """
     tails = ranked(file, pairs[:, 0], np.concatenate([pairs[:, 1:], chosen["tail_neg"]], axis=1))
     heads = ranked(file, pairs[:, 1], np.concatenate([pairs[:, :1], chosen["head_neg"]], axis=1))
     seeds = np.concatenate([tails[0], heads[0][:, ::-1]])
@@ -265,10 +302,10 @@ _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
 
 
 def _read_link_split(folder: Path, edges: Mapping[Any, np.ndarray], _: Rows, num_nodes: Mapping[Any, int]) -> _Split:
-    """Return (train, validation, test), each {None: items}, for a graph without types.
+    """Read a split of edges in a graph without types; return (train, validation, test), each {None: items}.
 
-    A file has the keys edge [n, 2] and edge_neg [m, 2]; or source_node [n], target_node [n] and target_node_neg [n, k],
-    k negative destinations for each source.
+    A part has the keys "edge" [n, 2] and perhaps "edge_neg" [m, 2], negative edges. Or it has "source_node" [n],
+    "target_node" [n] and perhaps "target_node_neg" [n, k], k negative destinations for each source.
 
     Args:
         folder: Holds {train,valid,test}.pt, each a dict that torch saved, or one npz file with the same arrays as
@@ -276,10 +313,12 @@ def _read_link_split(folder: Path, edges: Mapping[Any, np.ndarray], _: Rows, num
         edges: {None: int64 [2, n]}, the edges of the graph as in the files.
         num_nodes: {None: number of nodes}; the ends of all edges must be below this number.
     Returns:
-        Train has the edges that exist, without labels. Validation and test have the edges that exist, label 1, then
-        the negative edges, label 0. With target_node_neg, items are ordered by source: one edge that exists, then k
-        negative edges; `indexes` is the position of the source in the file. With a key "year", train has `timestamps`,
-        and so have the other parts if they have no negative edges.
+        Train has the edges that exist, without labels. Validation and test have the edges that exist, with label 1,
+        then the negative edges, with label 0; without negative edges they have no labels.
+
+        With "target_node_neg", items are ordered by source: one edge that exists, then k negative edges; `indexes` is
+        the position of the source in the file. A part with the keys "edge" and "year", and without "edge_neg", has
+        `timestamps`.
     Raises:
         FileNotFoundError: A file is missing.
         DatasetFormatError: A file is broken, hostile, or has other keys.
@@ -330,7 +369,7 @@ def _of_queries(file: str, table: dict[str, Any], num_nodes: int) -> RawItems:
 
 
 def ranked(file: str, sources: np.ndarray, destinations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (pairs, labels, queries) for `sources` [n] and `destinations` [n, k]; each row is a query.
+    """Return (pairs, labels, queries) of a ranking: for each of `sources` [n], k candidates in `destinations` [n, k].
 
     Pairs are int64 [n * k, 2], row by row. Labels are int64 [n * k]: 1 for the first destination of each row, 0 for the
     others. Queries are int64 [n * k], the row of each pair.

@@ -153,9 +153,10 @@ def _read_edges(folder: Path, num_src: int, num_dst: int) -> np.ndarray:
 
 
 def _read_features(folder: Path, kind: str, count: int, files: tuple[str, ...] | None) -> dict[str, np.ndarray]:
-    """Return {feature name: rows}: "feat" from the file KIND-feat, NAME from each file KIND_NAME in `folder`.
+    """Read the features of one node or edge type from `folder`; return {feature name: rows}.
 
-    `files` names the files KIND_NAME to read, which must exist. None: read all of them that exist.
+    "feat" is in the file KIND-feat, and NAME in each file KIND_NAME; `kind` is "node" or "edge". `files` names the
+    files KIND_NAME to read, which must exist. None: read all of them that exist.
     """
     if files is None:
         files = tuple(path.name.removesuffix(".csv.gz") for path in sorted(folder.glob(f"{kind}_*.csv.gz")))
@@ -176,7 +177,7 @@ def _read_features(folder: Path, kind: str, count: int, files: tuple[str, ...] |
 
 @dataclass(frozen=True)
 class OgbSettings:
-    """The settings of one data set.
+    """The settings of one data set, which OGB keeps in its package.
 
     Args:
         name: The name of the data set.

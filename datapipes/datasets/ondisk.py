@@ -1,11 +1,11 @@
-"""OnDiskDataset: GraphBolt's folder of a metadata.yaml and the files that it names, as a Dataset.
+"""OnDiskDataset: reads a folder with GraphBolt's metadata.yaml, and the files that it names, as a Dataset.
 
-Only the graph is written anew (ondisk_graph.py). Features and items are read in place: into memory at once, or, with
-`in_memory: false` in the YAML, on demand.
+Only the graph is written anew (ondisk_graph.py). Features and items (seeds with their labels) are read in place: into
+memory at once, or, with `in_memory: false` in the YAML, on demand.
 
 Row i of an edge feature belongs to edge i of the file. The graph always stores the position of each edge in the file.
-Without `include_original_edge_id` the edge ids of a minibatch are positions in the graph; an edge feature turns them
-into positions in the file when it is read.
+By default the edge ids of a minibatch are positions in the graph; an edge feature turns them into positions in the file
+when it is read. With `include_original_edge_id` the edge ids are positions in the file.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ _BUILTIN = (  # the names that GraphBolt knows
 class OnDiskDataset:
     """A folder with GraphBolt's metadata.yaml. Its graph is built out of core, in the subfolder preprocessed_datapipes.
 
-    As long as the source files keep their sizes and times, or at least their content, the built graph is opened mapped.
-    The page about folders describes the YAML and the differences from GraphBolt.
+    A later load opens the built graph, memory-mapped, if the source files still have the same sizes and times, or at
+    least the same content. docs/ondisk.md describes the YAML and the differences from GraphBolt.
 
     Args:
         path: the folder, or the metadata.yaml in it.
         include_original_edge_id: True: the id of an edge in a minibatch is its position in the file; False: its
-            position in the graph. Edge features are right either way. With True, edge features can be page-locked.
-        force_preprocess: True builds the graph anew. False builds it only if there is no built graph, even if the files
-            have changed. None builds it if there is no built graph, or the files have changed.
+            position in the graph. Edge features are read correctly in both cases, but only with True can they be
+            page-locked.
+        force_preprocess: True builds the graph anew. None builds it if there is none, or if the YAML's graph, the dtype
+            or the files have changed. False is like None, but opens a built graph even if the files have changed.
         auto_cast_to_optimal_dtype: True: graph and sampled ids are int32 if the ids of all nodes fit, else int64.
             False: int64. Seeds and labels keep the dtypes of their files.
         verify: hash the files and the graph, and compare with the digests noted when the graph was built.
@@ -87,7 +88,7 @@ class OnDiskDataset:
         self.verify = check_bool(WHERE, "verify", verify)
 
     def load(self, tasks: str | Sequence[str] | None = None) -> Dataset:
-        """Return the data set with `tasks`. Its three item sets are those of the first such task in the YAML.
+        """Read the data set with its tasks. The item sets are those of the first task, in the order of the YAML.
 
         Without a task the item sets are empty.
 
@@ -202,7 +203,12 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
 
 
 class _ByPosition(FeatureOver):
-    """An edge feature that is read by the positions of edges in the graph; its rows are in the order of the file."""
+    """An edge feature whose rows are in the order of the file, read by the positions of edges in the graph.
+
+    Args:
+        feature: the rows in the order of the file.
+        edge_ids: [num_edges], the position in the file of each edge of the graph.
+    """
 
     def __init__(self, feature: Feature, edge_ids: Tensor) -> None:
         super().__init__(feature)
@@ -290,7 +296,10 @@ def _items(described: Description, kind: Any, files: Sequence[RowsFile]) -> Item
 
 
 def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
-    """Raise ValueError unless all seeds are nodes, or pairs of nodes, of the graph. Reads all seeds once."""
+    """Raise ValueError unless all `seeds` are nodes, or pairs of nodes, of the node or edge type `kind`.
+
+    This reads all seeds once.
+    """
     counts = described.num_nodes
     allowed = {1: "[n]", 2: "[n, 2]"} if kind is None else {2: "[n, 2]"} if isinstance(kind, tuple) else {1: "[n]"}
     if seeds.ndim not in allowed:
@@ -307,9 +316,14 @@ def _check_seeds(described: Description, kind: Any, seeds: Tensor) -> None:
 
 
 def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return {name: values} of items, where "seeds" has the pairs, then the negatives of each pair.
+    """Turn pairs with negatives into items with labels; return {name: values} of the items.
 
-    "labels" is True for pairs and False for negatives; "indexes" is the position of the pair.
+    Args:
+        rows: {"seeds": n pairs [n, 2], "negative_srcs" or "negative_dsts" or both: ids [n] or [n, k], further names:
+            values [n, ...]}. An end that has no negatives is that of the pair.
+    Returns:
+        "seeds" has the n pairs, then the k negatives of each pair. "labels" is True for pairs and False for negatives.
+        "indexes" is the position of the pair. The other values of a pair are repeated for its negatives.
     """
     pairs = rows.pop("seeds")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
@@ -360,7 +374,10 @@ def _dataset(
 
 
 def _kind_of(sets: Mapping[str, Any]) -> tuple[str, int]:
-    """Return (task, number of classes) of these sets. Tasks are listed at Dataset; 0 means no classes."""
+    """Find the kind of task from the seeds and labels in `sets`, {set name: items}; return (task, number of classes).
+
+    Tasks are listed at Dataset; 0 means no classes.
+    """
     parts = [items for part in sets.values() for items in getattr(part, "item_sets", {None: part}).values()]
     of_edges = any(items.seeds_shape != () for items in parts)
     labels = [items._hashed_arrays()["labels"][0] for items in parts if "labels" in items.names and len(items) > 0]

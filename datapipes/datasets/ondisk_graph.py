@@ -1,8 +1,9 @@
 """Read the arrays of a folder; build its graph out of core in `preprocessed_datapipes/`, and open the graph mapped.
 
-`sources.json` beside the graph records the request (see `_request_digest`), and size, time and digest of each source
-file. It is written last, so a folder without it is not whole. A graph is fresh while request and files are as recorded.
-A file whose time differs is hashed: if its content is the same, the new time is recorded and nothing is built.
+`sources.json` beside the graph records what was asked for (see `_request_digest`), and size, time and digest of each
+source file. It is written last: if it is missing, the graph was not built to the end. The graph is fresh, and is not
+built again, as long as all this is the same as recorded. A file whose time differs is hashed: if its content is the
+same, the new time is recorded and nothing is built.
 
 An array is a .npy file, a tensor that torch.save wrote, or a column of a table. Only tensors are unpickled, by
 TorchArchive. A file that is cut short or holds something else raises a DatasetFormatError before its values are used;
@@ -54,12 +55,14 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def graph_of(described: Description, *, index_dtype: str, force: bool | None, verify: bool) -> AnyGraph:
-    """Return the graph of a folder. The id of an edge is its position in the files of its type.
+    """Return the graph of the folder that `described` describes, memory-mapped; build it first if needed.
+
+    The id of an edge is its position in the files of its type.
 
     Args:
-        index_dtype: "auto" or "int64".
-        force: None builds the graph if it is not fresh; True builds it always; False builds it only if there is none,
-            even if files have changed.
+        index_dtype: "auto" (int32 if the ids of all nodes fit, else int64) or "int64".
+        force: True builds the graph anew. None builds it if there is none, or if `described`, `index_dtype` or the
+            files have changed. False is like None, but opens a built graph even if the files have changed.
         verify: compare the digests of all files, and of the graph, with the recorded ones.
     Raises:
         DatasetFormatError: A file does not hold what `described` says.
@@ -87,7 +90,7 @@ def graph_of(described: Description, *, index_dtype: str, force: bool | None, ve
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder: inside, no other process looks at the graph or builds it.
+    """Lock a folder during the with statement: meanwhile no other process looks at the graph or builds it.
 
     The lock ends with the process that holds it. A folder that cannot be written to is not locked.
     """
@@ -120,7 +123,10 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _request_digest(described: Description, index_dtype: str) -> str:
-    """Return a digest of what is to be built: dtype, numbers of nodes, names of files. File contents are left out."""
+    """Return a digest of what graph is to be built: its dtype, numbers of nodes, names and formats of files.
+
+    A stored graph with another digest is built anew. The content of the files is not part of this digest.
+    """
     facts = [
         index_dtype,
         [[node_type, count] for node_type, count in described.num_nodes.items()],
@@ -214,7 +220,7 @@ class Arrays:
 
 
 def check_rows(file: RowsFile, count: int, wanted: tuple[int, str] | None) -> None:
-    """Raise ValueError if `count`, the rows of a file, is not the count in `wanted`, such as (30, "nodes").
+    """Raise ValueError if a file with `count` rows does not have the count in `wanted`, such as (30, "nodes").
 
     If `wanted` is None, any count is allowed.
     """
@@ -261,11 +267,12 @@ def build(
     of_nodes: Mapping[Any, Mapping[str, Tensor]],
     index_dtype: str = "auto",
 ) -> None:
-    """Write the graph of a folder to the folder `place`, in bounded memory.
+    """Write the graph that `described` describes to the folder `place`, in bounded memory.
 
     Args:
         attributes: {("node" or "edge", type, name): file} of attributes of the graph.
         of_nodes: {type: {name: values}} of further attributes of nodes.
+        index_dtype: "auto" (int32 if the ids of all nodes fit, else int64) or "int64".
     """
     edges: dict[Any, Any] = {}
     of_edges: dict[Any, Any] = {}
@@ -291,7 +298,12 @@ def _values(described: Description, arrays: Arrays, file: RowsFile) -> Any:
 def _edges(
     described: Description, arrays: Arrays, kind: Any, file: EdgeFile, attributes: Mapping[str, RowsFile]
 ) -> Any:
-    """Return (edges of a type, {name: attribute}) as `CSCGraph.build` takes them."""
+    """Return (edges, attributes) of the edge type `kind`, as `CSCGraph.build` takes them.
+
+    `attributes` maps the name of an attribute to its values, or to its column in the edge table. If some attributes are
+    in other files than the edge table, `edges` is a function that yields chunks with all attributes, and `attributes`
+    is {}.
+    """
     path, where = described.path(file), f"{file.path}{of_type(kind)}"
     files = parts_of(path)
     for part in files:
@@ -317,7 +329,14 @@ def _edges(
 def _with_attributes(
     where: str, path: Path, columns: Mapping[str, str], tensors: Mapping[str, Tensor]
 ) -> Callable[[], Iterator[Any]]:
-    """Return a function that yields the edges of a table in chunks, each with its rows of `tensors` as attributes."""
+    """Return a function that reads an edge table in chunks.
+
+    It yields ((sources, destinations), {attribute: rows}) for each chunk.
+
+    Args:
+        columns: {attribute: its column in the table}.
+        tensors: {attribute: its values, in the order of the rows of the table}.
+    """
 
     def chunks() -> Iterator[Any]:
         done = 0

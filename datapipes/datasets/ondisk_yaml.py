@@ -1,6 +1,7 @@
-"""Description: what the files of a folder hold. It is read here from GraphBolt's metadata.yaml.
+"""Description: says which files of a folder contain the graph, the features and the tasks of a data set.
 
-by_name.py makes a Description from file names instead. ondisk.py reads the files.
+It is read here from GraphBolt's metadata.yaml; by_name.py makes a Description from file names instead. ondisk.py reads
+the files.
 
 Invariant: the types of a Description fit each other, each path lies in the folder, and nothing is named twice. A YAML
 that breaks this, or has an unknown key, an alias or a Python tag, raises a DatasetFormatError.
@@ -43,7 +44,7 @@ _Type = Annotated[str | None, OMITTED]  # of nodes or edges
 
 @dataclass(frozen=True)
 class EdgeFile:
-    """The edges of a type; `path` is a file or a folder of files."""
+    """The file with the edges of one type; `path` may also be a folder of such files."""
 
     format: Annotated[str, one_of("numpy", *TABLES)]
     path: _Path
@@ -52,7 +53,7 @@ class EdgeFile:
 
 @dataclass(frozen=True)
 class RowsFile:
-    """An array in a file; if the file is a table, its column `name`."""
+    """The file with an array, such as a feature. If the file is a table, the array is its column `name`."""
 
     name: str
     format: Annotated[str, one_of("numpy", "torch", *TABLES)]
@@ -66,7 +67,10 @@ class RowsFile:
 
 
 def _with_free(record: Any) -> Form:
-    """Return the Form that reads a record from JSON values; fields unknown to the record go to its "metadata"."""
+    """Return the Form that reads the dataclass `record` from a JSON object.
+
+    Keys of the object that are no fields of `record` are put into its field "metadata".
+    """
     names = {each_field.name for each_field in fields(record)}
 
     def read(name: str, value: Any) -> Any:
@@ -134,7 +138,10 @@ Key = tuple[str, Any, str]  # of a feature
 
 
 class TaskFiles(NamedTuple):
-    """A task: `sets` is {set name: {type or None: its arrays}}; `metadata` has the further fields of the YAML."""
+    """The files of one task: `sets` is {set name: {type or None: its arrays}}.
+
+    `metadata` has the further fields of the task in the YAML.
+    """
 
     sets: Mapping[str, Mapping[Any, tuple[RowsFile, ...]]]
     metadata: Mapping[str, Any]
@@ -142,7 +149,7 @@ class TaskFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """What the files of a folder hold. A key is ("node" or "edge", type or None, name).
+    """Which files of a folder contain what. A key is ("node" or "edge", type or None, name).
 
     Attributes:
         folder: the folder, to which all paths are relative.
@@ -278,7 +285,11 @@ def _unique(where: str, pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _type_of(where: str, domain: str, text: str | None, types: Mapping[str, Mapping[Any, Any]]) -> Any:
-    """Return the type that `text` names, an edge type as a tuple; raise ValueError if `types` does not have it."""
+    """Return the node or edge type that `text` names; an edge type as a tuple. `domain` is "node" or "edge".
+
+    Raises:
+        ValueError: `types[domain]` does not have it. The message begins with `where`.
+    """
     kind = check_edge_type(where, text) if domain == "edge" and text is not None else text
     if kind not in types[domain]:
         raise ValueError(f"{where} names the {domain} type {shown(kind)}; the graph has {shown([*types[domain]])}")
@@ -300,7 +311,7 @@ def _task_files(task: _Task, types: Mapping[str, Mapping[Any, Any]]) -> TaskFile
 
 
 def _named(where: str, files: tuple[RowsFile, ...]) -> tuple[RowsFile, ...]:
-    """Return the arrays of a set under the names used in this package: GraphBolt's names of seeds become "seeds"."""
+    """Return the arrays of an item set with GraphBolt's names of the seeds replaced by "seeds", this package's name."""
     by_name = _unique(where, (("seeds" if file.name in SEEDS else file.name, file) for file in files))
     if "seeds" not in by_name:
         raise ValueError(f"{where} has the data {shown([*by_name])}; one of {[*SEEDS]} is needed")

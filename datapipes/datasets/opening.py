@@ -207,7 +207,15 @@ class UnknownFormat(DatasetFormatError):
 
 
 def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHeteroDataset | Dataset:
-    """Return the data set at `where`, or its arrays. `arguments` is {name: value} of the arguments of `open`."""
+    """Recognise the format of the files at `where`, and return what its reader returns: a Dataset, or arrays for one.
+
+    `arguments` is {name: value} of the arguments of `open`.
+
+    Raises:
+        FileNotFoundError: There is nothing at `where`.
+        UnknownFormat: No format is recognised.
+        ValueError, IndexError: An argument is set that the format does not take. Also the errors of the reader.
+    """
     if not where.exists():
         raise FileNotFoundError(f"datasets.open: {where} does not exist; a folder or a file is needed. Check the path.")
     file_format = next((candidate for candidate in FORMATS if candidate.recognise(where)), None)
@@ -224,7 +232,11 @@ def read_files(where: Path, arguments: dict[str, Any]) -> RawDataset | RawHetero
 
 
 def _remedy(where: Path) -> str:
-    """Return advice for an error: the line of `_LINES` for the file `where`, or for the only such file in `where`."""
+    """Return the last sentence of the error for an unknown format: another way to read `where`, a file or a folder.
+
+    `_LINES` has such a way for some suffixes. It is given if exactly one file has one of these suffixes; otherwise the
+    sentence says to name the file or to convert it.
+    """
     lines = []
     for file in where.iterdir() if where.is_dir() else [where]:
         suffix = max(filter(file.name.endswith, _LINES), key=len, default="")
@@ -235,7 +247,12 @@ def _remedy(where: Path) -> str:
 
 
 def _refuse(where: Path, name: str, value: object) -> None:
-    """Raise if an argument is set that the format of the files does not take."""
+    """Raise if the argument `name` of `open` is set, which the format of the files at `where` does not take.
+
+    Raises:
+        IndexError: `split` is not 0.
+        ValueError: Another argument is set.
+    """
     if name == SPLIT:
         if value != 0:
             raise IndexError(f"datasets.open: {where} holds one split, so split must be 0, got {value}. Leave it out.")
@@ -258,7 +275,7 @@ VALIDATION_PER_CLASS = 30
 
 
 def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
-    """Return the arrays of a reader as a Dataset. If they have no split, `split_seed` draws a random one."""
+    """Make a Dataset from the arrays that a reader returned. If they have no split, `split_seed` draws a random one."""
     labels = torch.from_numpy(raw.labels)
     parts = raw.split or random_split(raw.labels, split_seed)
     sets = (ItemSet((ids, labels[ids]), names=("seeds", "labels")) for ids in map(torch.from_numpy, parts))
@@ -266,7 +283,7 @@ def dataset_of(raw: RawDataset, split_seed: int = 0) -> Dataset:
 
 
 def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
-    """Return the arrays of a reader as a Dataset that has types, or a task on edges."""
+    """Make a Dataset that has types, or a task on edges, from the arrays that a reader returned."""
     training = {edge_type: raw.edges[edge_type][:, :count] for edge_type, count in raw.num_training_edges.items()}
     graph = _graph_of(raw, raw.edges)
     training_graph = _graph_of(raw, {**raw.edges, **training}) if training else graph
@@ -275,7 +292,10 @@ def hetero_dataset_of(raw: RawHeteroDataset) -> Dataset:
 
 
 def _dataset(raw: RawDataset | RawHeteroDataset, sets: Iterable[Any], **fields: Any) -> Dataset:
-    """Return a Dataset of the arrays of a reader; `sets` are the train, validation and test items."""
+    """Make a Dataset from the arrays that a reader returned.
+
+    `sets` are the train, validation and test items; `fields` are further fields of the Dataset, such as "graph".
+    """
     train, validation, test = sets
     features: dict[Any, TensorFeature] = {}
     for domain, arrays in (("node", raw.node_features), ("edge", raw.edge_features)):
@@ -295,7 +315,10 @@ def _dataset(raw: RawDataset | RawHeteroDataset, sets: Iterable[Any], **fields: 
 
 
 def _graph_of(raw: RawHeteroDataset, edges: Mapping[Any, np.ndarray]) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph of `edges`, {type: all edges of this type or the first ones}, with the attributes in `raw`."""
+    """Return the graph of `edges`, {type: int64 [2, n]}, with the attributes in `raw`.
+
+    For each type, `edges` has all edges in `raw`, or the first n of them (for the training graph).
+    """
     of_nodes: dict[Any, dict[str, np.ndarray]] = {}
     of_edges: dict[Any, dict[str, np.ndarray]] = {}
     for (node_type, name), rows in raw.node_attributes.items():

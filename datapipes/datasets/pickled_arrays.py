@@ -1,8 +1,9 @@
 """Read arrays from pickles and from files that torch saved: numpy arrays, CSR matrices, dense tensors, lists of texts.
 
-ingest/plain_pickle.py reads a pickle without running it. This module has the stand-ins for the classes of numpy and
-scipy, and the checks that turn stand-ins into arrays. A zip archive of torch >= 1.6 may hold numpy arrays and dense
-tensors; a file of an older torch holds numpy arrays only.
+ingest/plain_pickle.py reads a pickle without running its code. Where a pickle names a class of numpy or scipy, an
+instance of a stand-in is made: a class of this module that only stores what the pickle says. This module then checks
+the stand-ins and turns them into arrays. A zip archive of torch >= 1.6 may hold numpy arrays and dense tensors; a file
+of an older torch holds numpy arrays only.
 
 Invariant: no code of a file runs, and time and memory stay in proportion to its size. Any other content is refused with
 `DatasetFormatError`.
@@ -37,7 +38,10 @@ _TENSOR_DTYPES = (
 
 
 class _Dtype:
-    """Stands for `numpy.dtype`. The state in a pickle may set its byte order and nothing else."""
+    """Stand-in for `numpy.dtype` while a pickle is read.
+
+    The state in the pickle may set the byte order and nothing else.
+    """
 
     __slots__ = ("byte_order", "spec")
 
@@ -59,7 +63,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for `numpy.ndarray`: holds the state from the pickle until `array_of` checks it."""
+    """Stand-in for `numpy.ndarray` while a pickle is read: stores the pickle's state until `array_of` checks it."""
 
     __slots__ = ("state",)
 
@@ -72,7 +76,7 @@ class _Array:
 
 
 class Csr(_Array):
-    """Stands for `scipy.sparse.csr_matrix`."""
+    """Stand-in for `scipy.sparse.csr_matrix` while a pickle is read; stores the state in the pickle."""
 
     __slots__ = ()
 
@@ -97,7 +101,11 @@ ARRAYS = {
 
 
 def read_pickle(path: Path) -> object:
-    """Return the content of a pickle: numbers, text, tuples, lists, `Items`, and stand-ins for arrays and matrices."""
+    """Return the content of a pickle, without running its code.
+
+    It consists of numbers, texts, tuples and lists; `Items`, which stand for dicts; and stand-ins for arrays and
+    matrices.
+    """
     content = content_of(path, MAX_FILE_BYTES)
     with format_errors(path.name):
         return parse_pickles(content, ARRAYS)[0]
@@ -144,12 +152,20 @@ def _array_of_tensor(tensor: Tensor, name: str) -> np.ndarray:
 
 
 def shown_plain(value: object) -> str:
-    """Return how messages name an object: an int as it is, others by class. A repr of nested tuples might never end."""
+    """Return a short text for an object in an error message: an int as it is, any other object by its class.
+
+    The repr of nested tuples might never end.
+    """
     return shown(value) if type(value) is int else f"of {kind_of(value)}"
 
 
 def fields_of(file: str, record: object, name: str) -> dict[str, object]:
-    """Return an `Items` as {key: value}; refuse other objects, and keys that are no short text or repeated."""
+    """Return `record`, an `Items` that stands for a dict in a pickle, as {key: value}.
+
+    Raises:
+        DatasetFormatError: `record` is another object, or a key is repeated or no short text. The message calls it
+            `name`.
+    """
     pairs = record.pairs if isinstance(record, Items) else None
     if pairs is None or len(pairs) > MAX_FIELDS:
         shown_as = f"of {kind_of(record)}" if pairs is None else f"with {len(pairs)} fields"
@@ -164,7 +180,10 @@ def fields_of(file: str, record: object, name: str) -> dict[str, object]:
 
 
 def array_of(file: str, value: object, name: str) -> np.ndarray:
-    """Return the array that a stand-in describes; it shares memory with the bytes of the pickle."""
+    """Return the numpy array that the stand-in `value` describes, after checks.
+
+    The array shares memory with the bytes of the pickle.
+    """
     if type(value) is not _Array:
         raise DatasetFormatError.of(file, f"{name} of {kind_of(value)}", "a numpy array")
     state = value.state

@@ -1,15 +1,14 @@
-"""A data set as it is in its files: plain numpy arrays, checked once. Readers return one of two classes (only ondisk.py
-returns a Dataset).
+"""A data set as it is in its files: plain numpy arrays, checked once.
 
-`RawDataset` is a graph without types whose nodes have classes. `RawHeteroDataset` (raw_hetero.py) is a graph with
-types, or a task on edges. Graphs, feature stores and item sets are built from these two classes. This module also holds
-the rules that the readers share: the order of undirected edges, the largest component, the conversion of sparse rows to
-dense features, and the limits on sizes in a file.
+Readers return one of two classes; only ondisk.py returns a Dataset. `RawDataset` is a graph without types whose nodes
+have classes. `RawHeteroDataset` (raw_hetero.py) is a graph with types, or a task on edges. Graphs, feature stores and
+item sets are built from these two classes. This module also holds the rules that the readers share: the order of
+undirected edges, the largest component, the conversion of sparse rows to dense features, and the limits on sizes in a
+file.
 
-Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id
-inside the graph, the three parts of the split disjoint). Arrays that do not fit raise ValueError. Ragged,
-truncated, corrupt or hostile files raise `DatasetFormatError`. The content of a file makes a reader raise
-no other error, except MemoryError.
+Invariant: the arrays of a `RawDataset` fit each other (one label and one feature row per node, every id inside the
+graph, the three parts of the split disjoint). Arrays that do not fit raise ValueError. Ragged, truncated, corrupt or
+hostile files raise `DatasetFormatError`. The content of a file makes a reader raise no other error, except MemoryError.
 """
 
 from __future__ import annotations
@@ -56,7 +55,10 @@ class DatasetFormatError(ValueError):
 
 @contextmanager
 def format_errors(where: str) -> Iterator[None]:
-    """Turn the errors that readers and pyarrow raise inside, which have many types, into a DatasetFormatError."""
+    """In a with statement, turn the errors of readers and of pyarrow, which have many types, into DatasetFormatErrors.
+
+    `where`, the name of the file or of its content, begins the message.
+    """
     try:
         yield
     except DatasetFormatError:
@@ -252,7 +254,7 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
 
 
 def _check_form(file: str, noun: str, array: Any, shape: tuple[int | None, ...] = (None,)) -> None:
-    """Raise unless `array` has whole numbers and this shape; None in `shape` allows any length."""
+    """Raise DatasetFormatError unless `array` has whole numbers and this `shape`; None in it allows any length."""
     if not isinstance(array, np.ndarray):
         raise DatasetFormatError.of(file, f"{noun} of {type(array).__name__}", "whole numbers")
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))

@@ -176,7 +176,9 @@ class RawHeteroDataset:
 
 
 def labelled_items(node_type: NodeType | None, labels: np.ndarray, parts: Iterable[np.ndarray]) -> Any:
-    """Return the `split` of node classification on one node type: items with ids and labels for each part.
+    """Return the field `split` of a RawHeteroDataset for node classification: (train, validation, test).
+
+    Each is {node_type: items}, with node ids and their labels.
 
     Args:
         labels: int64 [num_nodes] or [num_nodes, k]; only the labels of nodes in a part are used.

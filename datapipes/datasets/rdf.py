@@ -8,7 +8,7 @@ Labels that are equal as numbers are one class: the files of MUTAG write 0 and 0
 
 R-GCN leaves out the relations that state the labels (`LABEL_COLUMNS`). Here a triple is left out if such a relation is
 its predicate, subject or object. In AIFB the relations `member` and `head`, from a group to a person, stay, as in the
-published figures, although `member` states the label of 73 and `head` of 5 of the 176 persons.
+published figures. But `member` states the label of 73 and `head` of 5 of the 176 persons.
 
 Invariant: each distinct triple that is not left out is one edge of its relation. Numbers of nodes, classes and edges do
 not depend on the order of lines. Refused with `DatasetFormatError`: broken lines, terms where RDF does not allow them,
@@ -16,8 +16,10 @@ unknown escapes, split files with a repeated or an unknown entity, and label col
 
 All spellings of a term have one text: an IRI without its brackets, a blank node with "_:" before, a literal in quotes
 with its language or type; xsd:string is left out, as in RDF 1.1. Terms of two kinds never have equal texts: an IRI
-begins with its scheme, and no scheme is "_". Time stays in proportion to the text. Terms and triples take about ten
-times the memory of their text, as Python objects; the memory left is checked as they grow.
+begins with its scheme, and no scheme is "_".
+
+Time stays in proportion to the text. Terms and triples take about ten times the memory of their text, as Python
+objects; the memory left is checked as they grow.
 """
 
 from __future__ import annotations
@@ -230,7 +232,10 @@ def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, s
 
 
 def _term(file: str, number: int, text: str) -> str:
-    """Return the text of a term, which is the same for all its spellings. IRIs lose their brackets."""
+    """Return the text that this package uses for an RDF term: the same for all spellings of the term.
+
+    IRIs lose their brackets. `number` is the number of the line, for the error.
+    """
     if "\\" in text:
         try:
             text = _ESCAPE.sub(_unescaped, text)

@@ -1,15 +1,17 @@
-"""The processes that load entities: their main function, and how the parent starts, reads and ends them.
+"""The child processes that load the entities of a graph: their main function; how the parent starts, reads, ends them.
+
+An entity is the nodes, the edges, the positive or the negative labels; each is loaded in a process of its own.
 
 After a failure, the other processes get a moment to report failures of their own. Then they are terminated, and killed
 if they do not end. When `load_all` returns or raises, no process, descriptor or memory is left except its result.
 
-Messages are pickled tuples: ("at", text) before each type, ("log", level, text), and in the end ("loaded", {(field,
-type): Form}) followed by descriptors of memory, or ("failed", traceback). A child ends when its parent ends, whatever
-the child is doing. No process outside the program can write to the pipe.
+A child sends pickled tuples: ("at", text) before it loads a type, and ("log", level, text). At the end it sends
+("failed", traceback), or ("loaded", {(field, type): Form}) and then the file descriptors of the memories. A child ends
+when its parent ends, whatever the child is doing. No process outside the program can write to the pipe.
 
-Tensors pass in shared memory, without a copy. First a Form of each tensor is sent, then the descriptors of the
-memories, as many at once as the system takes. A descriptor in flight keeps its memory alive, so a child may end after
-it has sent all descriptors.
+Tensors pass in shared memory, without a copy. A Form tells where a tensor is. Descriptors are sent after all Forms, as
+many at once as the system takes. A descriptor on its way keeps its memory alive, so a child may end after it has sent
+all.
 
 A process gets threads in proportion to the bytes it has to read. Equal shares would leave processors idle: labels are
 soon read, and nodes would go on with a quarter of the threads. Shares are rounded up, so the number of threads exceeds
@@ -65,11 +67,11 @@ _REMEDY = "run it in a notebook or by `python -c`."
 def load_all(
     tasks: Sequence[EntityTask], *, in_parallel: bool, go_on: Callable[[], None] = lambda: None
 ) -> dict[str, Loaded]:
-    """Load each entity in a process of its own; return {entity: its tensors}.
+    """Load each entity (nodes, edges ...) in a process of its own; return {entity: its tensors}.
 
     Args:
         in_parallel: True: load all entities at once. False: load one after another.
-        go_on: called every LOOK_S; an exception from it ends the processes and the call.
+        go_on: called every LOOK_S seconds; an exception from it ends the processes and the call.
     Raises:
         TFRecordLoadError: Entities have failed; the error names each entity that failed by itself.
         TypeError: A loader cannot be pickled.
@@ -116,7 +118,7 @@ class Child(ChildProcess):
 
     @classmethod
     def started(cls, context: Context, task: EntityTask, packed: Packed, num_threads: int) -> Child:
-        """Start the process and return its Child."""
+        """Start a process that loads the entity of `task`, and return its Child. `packed` is the pickled task."""
         require_descriptors(f"{WHERE}: the process for {task.entity} cannot be started", "or close some files")
         level = logger.getEffectiveLevel()
         return begin(
@@ -135,7 +137,7 @@ class Child(ChildProcess):
     ends_by_itself = is_done
 
     def listen(self) -> None:
-        """Read the messages that the process has sent. An end without a result becomes its `failure`."""
+        """Read the messages that the process has sent so far. If it ended without a result, set `failure`."""
         has_ended = self.watch.has_ended()  # checked first: after its end, all its messages are in the pipe
         try:
             while not self.is_done and self.pipe.poll(0):
@@ -176,7 +178,11 @@ class Child(ChildProcess):
 
 
 def wait_for_all(children: Sequence[Child], go_on: Callable[[], None]) -> None:
-    """Wait until all processes have loaded; soon after one has failed, raise TFRecordLoadError."""
+    """Wait until all processes have loaded their entities, and call `go_on` meanwhile.
+
+    Raises:
+        TFRecordLoadError: A process has failed. The others had GRACE_S seconds to report their own failures.
+    """
     _listen_until(children, lambda: any(child.failure for child in children), go_on)
     if any(child.failure for child in children):
         ends = time.monotonic() + GRACE_S
@@ -251,7 +257,7 @@ FAILED = 1  # exit code
 
 
 def main(start: tuple[Connection, Packed, int, int]) -> None:
-    """The main function of the process: load an entity and send it to the parent.
+    """The main function of the child process: load an entity and send its tensors to the parent.
 
     Args:
         start: (this process's end of the pipe, packed EntityTask, number of threads, log level of the caller).
@@ -278,7 +284,7 @@ def main(start: tuple[Connection, Packed, int, int]) -> None:
 
 
 class _Teller(logging.Handler):
-    """The child's end of the pipe, and a log handler that sends log lines through it; any thread may log."""
+    """Sends messages of a child process to its parent. As a log handler it sends log lines too. Any thread may log."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__()
@@ -308,9 +314,9 @@ WAIT_S = 10.0  # seconds within which announced descriptors must arrive; the sen
 
 @dataclass(frozen=True)
 class Form:
-    """How a tensor is described to another process: dtype, shape, and where its values are.
+    """Describes a tensor to another process: dtype, shape, and where its values are in the memories that were sent.
 
-    `memory` is the index of its memory among the memories sent; None for a tensor without values.
+    `memory` is the index of the tensor's memory among them; None for a tensor without values.
     """
 
     dtype: torch.dtype
@@ -320,8 +326,9 @@ class Form:
 
 
 def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[int], list[Any]]:
-    """Return (Form of each tensor, descriptors of their memories, objects that keep the descriptors open).
+    """Return (forms, descriptors, kept), which are needed to send `tensors` to another process.
 
+    They are a Form for each tensor, the file descriptors of the memories, and objects that keep these descriptors open.
     A tensor that is in ordinary memory or not contiguous is copied into shared memory.
     """
     forms: list[Form] = []
@@ -343,14 +350,14 @@ def shared_forms(tensors: Sequence[Tensor], who: str) -> tuple[list[Form], list[
 
 
 def send_descriptors(pipe: Connection, descriptors: Sequence[int]) -> None:
-    """Send descriptors through a pipe, which must be a socket. The receiver must know the number of descriptors."""
+    """Send file descriptors through `pipe`, which must be a socket. The receiver must know how many there are."""
     with _socket_of(pipe) as channel:
         for begin in range(0, len(descriptors), MOST_AT_ONCE):
             socket.send_fds(channel, [b"D"], descriptors[begin : begin + MOST_AT_ONCE])
 
 
 def receive_tensors(pipe: Connection, forms: Sequence[Form]) -> list[Tensor]:
-    """Receive descriptors, and return the tensors that `forms` describe, in the memory of the sender.
+    """Receive file descriptors, and return the tensors that `forms` describe, in the memory of the sender.
 
     `forms` must be from the message just before the descriptors.
 

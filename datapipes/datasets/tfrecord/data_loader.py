@@ -139,10 +139,10 @@ class LoadedEntityTensors:
 
 
 def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files: Sequence[AnyFile]) -> list[KeySpec]:
-    """Return the spec of each key, taken from the first record of the first file that has records.
+    """Return the KeySpec of each key in `info`: its kind and number of values, as found in a record.
 
-    `files` are the files of all ranks, so all ranks return the same specs. If no file has records, the first feature
-    key gets all `feature_dim` columns.
+    That is the first record of the first file that has records. `files` are the files of all ranks, so all ranks return
+    the same specs. If no file has records, the first feature key gets all `feature_dim` columns.
     """
     keys = [*info.entity_keys, *info.feature_keys, *info.label_keys]
     for file in files:
@@ -158,9 +158,10 @@ def _keys_found(where: str, info: SerializedTFRecordInfo, reader: Reader, files:
 def _tables(
     where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec], num_records: int
 ) -> tuple[LoadedEntityTensors, list[Table]]:
-    """Return (loaded, tables): tensors with room for all records, and the tables through which records are written.
+    """Allocate tensors for `num_records` records; return (loaded, tables).
 
-    Without records there are no tables.
+    `loaded` has the tensors. Each of `tables` is a part of their memory to which records are written; without records
+    there are none.
 
     Args:
         keys: the keys of the entity, then of features, then of labels.
@@ -185,7 +186,10 @@ def _tables(
 def _made(
     shape: tuple[int, ...], dtype: torch.dtype, keys: Sequence[Sequence[KeySpec]], where: str
 ) -> tuple[Tensor, list[Table]]:
-    """Return (tensor in shared memory, its tables): one table for each group of keys, in the order of the memory."""
+    """Return (tensor, tables): a new tensor in shared memory, and a Table for each group of `keys`.
+
+    The tables divide the tensor's memory into equal parts, one after another. A tensor without values has no tables.
+    """
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype), []
     tensor, memory = shared_with_memory(shape, dtype, where)

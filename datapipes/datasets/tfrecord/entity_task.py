@@ -1,4 +1,6 @@
-"""Load one entity of a graph: all its types, one after another. This runs in a process of its own (children.py).
+"""Load one entity of a graph: its nodes, its edges, its positive or its negative labels.
+
+The types of the entity are loaded one after another. This runs in a process of its own (children.py).
 
 Edge weights are read as labels. So weights are in a tensor of their own, and features need not be copied to leave the
 weights out.
@@ -46,7 +48,7 @@ class TFRecordLoadError(RankError):
 
     @classmethod
     def of_entities(cls, rank: int, failures: Mapping[str, str], stopped: list[str]) -> TFRecordLoadError:
-        """Return the error for entities that failed. `stopped` names the entities that this rank then stopped."""
+        """Return the error for the entities that failed, {entity: text}. `stopped` names those that were ended then."""
         also = f" It has stopped the others: {', '.join(stopped)}." if stopped else ""
         texts = [f"{entity}: {text}" for entity, text in failures.items()]
         head = f"{WHERE}: rank {rank} could not load {', '.join(failures)}.{also} Correct what the texts below name."
@@ -58,7 +60,7 @@ Loaded = dict[str, dict[Any, Tensor]]  # {"ids", "features", "labels" or "weight
 
 @dataclass(frozen=True)
 class EntityTask:
-    """The request to load an entity.
+    """What a process needs to know to load one entity of a graph.
 
     Attributes:
         entity: "node", "edge", "positive_label" or "negative_label".
@@ -78,7 +80,9 @@ class EntityTask:
 
 
 def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
-    """Return {field: {type: tensor}} of an entity; types that do not have a field are left out.
+    """Load the entity of `task`, one type after another; return {field: {type: tensor}}.
+
+    The fields are "ids", "features", "labels" and "weights". Types that do not have a field are left out of it.
 
     Args:
         begins: called before each type with a text that names the type and its folder.

@@ -104,9 +104,9 @@ class SerializedTFRecordInfo:
 
 
 def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> list[KeySpec]:
-    """Return the specs of the entity keys, of the feature keys and of the label keys, in this order.
+    """Return a KeySpec (kind and number of values) for each key of `info`: keys of the entity, of features, of labels.
 
-    An entity key that is not in the feature spec has one int64.
+    They are taken from `feature_spec`. An entity key that is not in it has one int64.
 
     Raises:
         KeyError, TypeError, ValueError: The feature spec does not fit these keys.
@@ -121,7 +121,7 @@ def key_specs(where: str, info: SerializedTFRecordInfo, feature_spec: Any) -> li
 
 
 def check_keys(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]) -> None:
-    """Raise ValueError if `keys`, in the order of `key_specs`, do not fit the info."""
+    """Raise ValueError if `keys`, the specs of the keys of `info` in the order of `key_specs`, do not fit `info`."""
     num_entities = len(info.entity_keys)
     for spec in keys[:num_entities]:
         if (spec.kind, spec.width) != (INT64, 1):

@@ -128,8 +128,8 @@ def load_torch_tensors_from_tf_record(
 def _refuse_other_shares(ranks: Ranks, loader: Any, tasks: Sequence[EntityTask]) -> None:
     """Raise ValueError unless the ranks load different shares of the same files.
 
-    Not checked: ranks that load all files (world_size 1), and loaders of other classes. Names of files are compared,
-    but not folders, which may differ between machines.
+    Not checked: ranks that all load all files (world_size 1), and loaders of other classes than TFRecordDataLoader.
+    Names of files are compared, but not folders, which may differ between machines.
     """
     shares = loader if isinstance(loader, TFRecordDataLoader) else TFRecordDataLoader(0, 1)
     if ranks.agreed(shares.world_size, partial(_same, "another world_size")) == 1 or ranks.size == 1:
@@ -182,7 +182,10 @@ def _by_type(infos: Any) -> dict[Any, SerializedTFRecordInfo]:
 
 
 def _weight_keys(metadata: SerializedGraphMetadata, weights: Any) -> dict[Any, str]:
-    """Return {edge type or None: feature key of its weights}, after checks."""
+    """Return {edge type or None: feature key of its weights} from `weights`, which is a key, {edge type: key} or None.
+
+    None gives {}. Keys and edge types are checked against `metadata`.
+    """
     infos = _by_type(metadata.edge_entity_info)
     if weights is None:
         return {}

@@ -205,8 +205,8 @@ class LoadedGraphTensors:
         Returns:
             The report on the parts, the same on all ranks.
         Raises:
-            ValueError: Node ids have gaps or repeats, an end of an edge is no node, or ranks have features of different
-                forms; the message names rank and id.
+            ValueError: Node ids have gaps or repeats, an end of an edge is no node, or ranks have tensors of different
+                dtypes or widths; the message names rank and id.
             FileExistsError: `root` holds a file that is not part of a partition.
             OSError: The disk is full, or the folder cannot be written.
             TFRecordLoadError: Another rank has failed, has ended, or did not call this. `failed_ranks` says why.

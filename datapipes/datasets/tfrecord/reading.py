@@ -1,4 +1,4 @@
-"""Read files of records in parallel, each file in one thread.
+"""Read TFRecord files in parallel, each file in one thread.
 
 Files are read twice: first to count their records, so that the result is allocated at its final size, then to parse
 each record into its row of shared memory. The result does not depend on the threads. Every error names the entity, the
@@ -32,7 +32,7 @@ _Use = Callable[[memoryview, int], tuple[int, int, str]]  # see Reader._read
 
 
 class Reader:
-    """Reads the files of one entity.
+    """Reads the TFRecord files of one entity (the nodes or the edges of a type), several at a time.
 
     Args:
         where: how messages begin; it names the entity.
@@ -66,7 +66,7 @@ class Reader:
 
         Args:
             counts: the number of records of each file; their sum is the number of rows of the tables.
-            tables: tables with the columns of the parser, in its order.
+            tables: where to write; the columns of all tables, in order, are the columns of the parser.
         Raises:
             DatasetFormatError: A file is broken, does not fit the parser, or has changed since its records were
                 counted.
@@ -124,10 +124,11 @@ class Reader:
         return results[0] if results else None
 
     def _read(self, file: AnyFile, use: _Use) -> int:
-        """Read a file from beginning to end; return the number of its records.
+        """Read a file from beginning to end, piece by piece; return the number of its records.
 
-        `use` is called with (content, records so far) for each piece, and returns (records used up, bytes used up,
-        problem). The problem is a text, "" if all is well.
+        `use` is called with (content, number of records before it) for each piece. It returns (number of records used
+        up, bytes used up, problem); the problem is a text, "" if all is well. Content that is not used up is given
+        again.
         """
         done = 0
         try:
@@ -221,11 +222,11 @@ _FIRST_BYTES = 2**18  # of the window, which stays in the cache at this size
 
 
 class _RecordTooLong(Exception):
-    """Raised if a record does not fit into the largest window. The message has its length."""
+    """Raised if a record does not fit into the largest buffer that is allowed. The message has the record's length."""
 
 
 class Window:
-    """A buffer of the bytes that were read from a stream and not yet used up.
+    """A buffer of the bytes that were read from a stream and not yet used up. It grows up to `most_bytes`.
 
     Attributes:
         at: position in the stream of the first byte of `content`.
@@ -277,7 +278,10 @@ _BYTES = 2**18  # of all staging arrays together
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one dtype in a shared memory: where row 0 begins, in bytes, and how many values each column has."""
+    """Rows in shared memory, to which records are written. All values have one dtype.
+
+    `begin` is the byte of the memory at which row 0 begins; `widths` has the number of values of each column.
+    """
 
     memory: _core.SharedMemory
     begin: int
@@ -291,7 +295,7 @@ class Table:
 
 
 class _Staging:
-    """Small arrays for some rows of each table. A thread parses into them before it writes to the tables.
+    """Small arrays with room for some rows of each table. A thread parses into them, then writes to the tables.
 
     Attributes:
         num_rows: how many rows fit.
@@ -372,7 +376,7 @@ class _GzipStream(_Stream):
         return 0
 
     def _more(self) -> bool:
-        """Return whether there are packed bytes to unpack; read some if needed. False after the last member."""
+        """Return whether there are compressed bytes to unpack; read some if needed. False: all members have ended."""
         while True:
             if self._member is None:
                 packed, self._packed = self._packed, self._packed.lstrip(b"\0")

@@ -143,7 +143,10 @@ def _spec(key: str, features: dict[bytes, bytes]) -> KeySpec:
 
 
 def _count(kind: str, values: bytes) -> int:
-    """Return the number of values in a list (Int64List, FloatList ...); a packed field has several."""
+    """Return how many values the protobuf message `values` has, an Int64List, FloatList or BytesList as `kind` says.
+
+    A packed field has several values.
+    """
     count = 0
     for number, wire_type, content in _fields(values):
         if number == 1 and wire_type == _BYTES and kind == INT64:

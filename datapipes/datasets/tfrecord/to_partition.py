@@ -34,7 +34,10 @@ Fields = Mapping[str, Mapping[Any, Tensor]]  # {field of a LoadedGraphTensors: {
 
 
 def refuse_other_ranks(num_ranks: int) -> None:
-    """Raise ValueError if several ranks loaded the graph, and torch.distributed does not have `num_ranks` ranks."""
+    """Raise ValueError unless all ranks that loaded the graph can write it together.
+
+    `num_ranks` is the number of these ranks. If it is above 1, torch.distributed must have as many.
+    """
     has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
     size = torch.distributed.get_world_size() if has_ranks else 1
     if num_ranks not in (1, size):
@@ -46,14 +49,17 @@ def refuse_other_ranks(num_ranks: int) -> None:
 
 
 def write_tensors(ranks: Exchange, fields: Fields, root: str | Path) -> PartitionReport:
-    """Write the tensors of this rank as its part, together with the other ranks; return the report."""
+    """Write the tensors of this rank as its part of the partition `root`, together with the other ranks.
+
+    `fields` is {field of a LoadedGraphTensors: {type: tensor}}. Return the report on all parts.
+    """
     path = check_root(_WHERE, root, replaced=PARTITION)
     _refuse_other_forms(ranks.gather(form_of(fields)))
     return write_shards(ranks, _shard_of(fields), path)
 
 
 def _shard_of(fields: Fields) -> Shard:
-    """Return the Shard of a rank's tensors. Only labels are copied.
+    """Return this rank's tensors as a Shard, which write_shards takes. Only labels are copied.
 
     Raises:
         ValueError: Tensors of one type have different lengths, or an edge type has an unknown node type.
@@ -90,7 +96,10 @@ def _shard_of(fields: Fields) -> Shard:
 
 
 def form_of(fields: Fields) -> dict[str, str]:
-    """Return {text of field and type: text of dtype and width}; the dict must be equal on all ranks."""
+    """Return {field and type: dtype and shape} of a rank's tensors, all as texts, to compare it with other ranks.
+
+    The number of rows is left out of the shape; the rest must be equal on all ranks.
+    """
     form = {}
     for name, by_type in fields.items():
         for kind, values in by_type.items():
@@ -100,7 +109,10 @@ def form_of(fields: Fields) -> dict[str, str]:
 
 
 def _refuse_other_forms(forms: Sequence[Mapping[str, str]]) -> None:
-    """Raise ValueError if fields, types, dtypes or widths of a rank differ from those of rank 0."""
+    """Raise ValueError if fields, types, dtypes or widths of a rank differ from those of rank 0.
+
+    `forms` has the result of `form_of` of each rank.
+    """
     for rank, form in enumerate(forms):
         for name in sorted({*form, *forms[0]}):
             ours, first = form.get(name, "missing"), forms[0].get(name, "missing")

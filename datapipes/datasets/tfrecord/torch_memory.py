@@ -1,8 +1,8 @@
-"""Tensors in memory that other processes can map in two ways: by torch.multiprocessing, and by this package's handles.
+"""Tensors in memory that other processes can map in two ways: by torch.multiprocessing or by `_core.SharedMemory`.
 
-The memory is a memfd, as for every handle (`_core.SharedMemory`), so its size is not limited by /dev/shm. Torch maps
-the same descriptor as the storage of the tensor, and passes that descriptor on, so neither way copies. Only torch's
-mapping is touched: a page touched in two mappings would count twice as resident memory.
+The memory is a memfd, as always with `_core.SharedMemory`, so its size is not limited by /dev/shm. Torch maps the same
+descriptor as the storage of the tensor, and passes that descriptor on, so neither way copies. Only torch's mapping is
+touched: a page touched in two mappings would count twice as resident memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def shared_empty(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> Tensor
 
 
 def shared_with_memory(shape: tuple[int, ...], dtype: torch.dtype, who: str) -> tuple[Tensor, _core.SharedMemory]:
-    """Return (tensor, its memory) in new shared memory; the tensor must not be empty.
+    """Return (tensor, memory): a tensor in new shared memory, and this memory. The tensor must not be empty.
 
     The values may be written with `os.pwrite` to the descriptor of the memory. That takes half the time of writing to
     fresh memory through the tensor: no page is zeroed first, and no page is mapped.

@@ -76,13 +76,13 @@ def write_tf_records(
 
 
 def _room_of(column: Tensor) -> int:
-    """Return the most bytes of memory that encoding one row of a column takes."""
+    """Return how many bytes of memory the encoding of one row of `column` takes at most."""
     value_bytes = _BYTES_OF_FLOAT if column.is_floating_point() else _BYTES_OF_INT
     return _BYTES_OF_KEY + value_bytes * column.shape[1]
 
 
 def _checked(columns: Any) -> tuple[dict[str, Tensor], int]:
-    """Return ({key: tensor [n, k]}, n), after checks."""
+    """Return ({key: tensor [n, k]}, n) from a user's `columns`, after checks."""
     if not isinstance(columns, Mapping) or not columns or not all(isinstance(key, str) for key in columns):
         raise TypeError(
             f"{_WHERE}: columns must be a dict of tensors by key, not empty, got {shown(columns)}. Pass it."
@@ -145,7 +145,7 @@ _MASK_DELTA = 0xA282EAD8  # of the CRCs that records store
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some bytes of each row: `data` is uint8 [rows, width], or [1, width] if all rows are equal.
+    """The same stretch of every encoded record: `data` is uint8 [rows, width], or [1, width] if all rows are equal.
 
     `mask` says which of these bytes a row has (None: all of them), `lengths` how many it has.
     """
@@ -156,7 +156,7 @@ class _Piece:
 
 
 def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
-    """Return the records of all rows, one after the other.
+    """Encode rows as TFRecords; return the bytes of all records, one after the other.
 
     Args:
         columns: pairs (key, values); values are int64 or float32 [rows, values of a row].
@@ -172,7 +172,10 @@ def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
 
 
 def _entry(key: bytes, values: NDArray[Any]) -> list[_Piece]:
-    """Return the pieces of one key of a record: an entry of the map from keys to Features, with one list."""
+    """Return the pieces that encode one key of all records, an entry of the map from keys to Features.
+
+    The Feature has one list, of int64 or float32.
+    """
     if values.dtype == np.float32:
         data = np.ascontiguousarray(values, "<f4").view(np.uint8)
         payload, kind = _Piece(data, None, np.array([data.shape[1]])), _FIELD_2
@@ -211,7 +214,7 @@ def _varints(values: NDArray[Any]) -> _Piece:
 
 
 def _flattened(pieces: list[_Piece], num_rows: int) -> _Bytes:
-    """Return the bytes of all rows, one row after the other."""
+    """Return all pieces of row 0, then all pieces of row 1 and so on, as one array of bytes."""
     width = sum(piece.data.shape[1] for piece in pieces)
     whole, mask = np.empty((num_rows, width), np.uint8), None
     at = 0
@@ -226,7 +229,10 @@ def _flattened(pieces: list[_Piece], num_rows: int) -> _Bytes:
 
 
 def _frame(flat: _Bytes, begins: _Counts, ends: _Counts) -> None:
-    """Write the length and the two CRCs of each record into the bytes reserved for them."""
+    """Write the framing of each record into `flat`: its length and two CRCs, for which bytes are reserved.
+
+    `begins` and `ends` are the positions of the records, framing included.
+    """
     lengths, which = np.unique(ends - begins - _HEAD - _TAIL, return_inverse=True)
     heads = [int(length).to_bytes(8, "little") for length in lengths]
     of_lengths = np.array([list(head + _masked(_core.crc32c(head)).to_bytes(4, "little")) for head in heads], np.uint8)

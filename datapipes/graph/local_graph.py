@@ -85,9 +85,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of_type("node", node_type, self._by_type().num_nodes)
 
     def relation(self, edge_type: EdgeType | str | None) -> Any:
-        """Return the edges of a type: indptr, indices, edge_ids (or None), edge_attributes. Errors as in
-        `num_nodes_of`.
-        """
+        """Return the edges of a type: indptr, indices, edge_ids or None, edge_attributes; errors as in num_nodes_of."""
         return self._of_type("edge", edge_type, self._by_type().relations)
 
     def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""CopyTo: the stage that copies all tensors of a minibatch to a device, and keeps the source until then."""
+"""CopyTo: the stage that copies all tensors of a minibatch to a device."""
 
 from __future__ import annotations
 

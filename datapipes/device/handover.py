@@ -1,4 +1,4 @@
-"""Pass a minibatch whose GPU work is only queued from one thread to another, whose current stream then waits.
+"""Pass a minibatch from one thread to another while its GPU work is still queued: the taker's stream waits for it.
 
 A thread that makes minibatches ahead queues its work on a stream of its own, so that a model that trains on another
 stream does not wait for it. Whoever takes a minibatch waits for the work that makes it, and the memory of its tensors
@@ -31,9 +31,7 @@ class SideStreams:
         self._making = threading.Lock()
 
     def of(self, devices: Sequence[torch.device]) -> list[Stream]:
-        """Return one stream for each CUDA device, without repeats. The stream of this thread's current device
-        is last.
-        """
+        """Return one stream for each CUDA device, without repeats; that of this thread's current device is last."""
         wanted = {cuda().device(device) for device in devices}
         with self._making:
             for device in wanted - self._streams.keys():

@@ -193,9 +193,7 @@ class _Table:
             segment.memories = []
 
     def _end_moved(self, memories: list[Memory]) -> None:
-        """Unregister segments that overlap `memories` although their own memory was freed: other memory is
-        there now.
-        """
+        """Unregister segments that overlap `memories` though their own memory was freed: other memory is there now."""
         in_the_way = [segment for run in runs_of(memories) for segment in self.overlapping(run.begin, run.end)]
         self._end([segment for segment in in_the_way if not all(memory.is_there for memory in segment.memories)])
 
@@ -246,7 +244,7 @@ def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ 
 
 
 def pin_range(where: str, address: int, num_bytes: int, keep: object, remedy: str) -> Pinned:
-    """Do as `pin` for host memory that is no tensor. `keep` is an object with which the memory lives and ends."""
+    """Do as `pin` for host memory that is no tensor; the memory must stay valid while the object `keep` lives."""
     return _pinned(where, [Memory(address, address + num_bytes, keep, address)], [], remedy)
 
 

@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 
 def runs_of(memories: Iterable[Memory]) -> list[Run]:
-    """Join memories that overlap, or have only padding between, and return the joined ranges of bytes as runs.
+    """Join memories that overlap, or have only padding between, into ranges of bytes, and return these as Runs.
 
     The bytes are not rounded to pages, though CUDA locks pages: CUDA takes registered bytes for page-locked, and
     refuses to copy memory that is registered in part. A tensor's first and last page may have bytes of other objects.
@@ -85,7 +85,7 @@ class Mapped(NamedTuple):
 
 
 def mapped_in(begin: int, end: int) -> list[Mapped]:
-    """Return how the memory [begin, end) of this process is mapped, ascending; like neighbours are joined."""
+    """Return how this process's memory in [begin, end) is mapped, ascending; neighbours of one kind are joined."""
     ranges: list[Mapped] = []
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:

@@ -25,9 +25,7 @@ else:
     HAS_TRITON = True
 
     def _kernel(*changing: str) -> Any:
-        """Return a decorator for Triton kernels, which are not compiled anew for new values of the arguments
-        `changing`.
-        """
+        """Return a decorator for Triton kernels. New values of the arguments `changing` do not compile them anew."""
         return triton.jit(do_not_specialize=[*changing])
 
 
@@ -159,10 +157,11 @@ def look_up(
     WAYS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Look up ids in a cache of rows: write the slot of each cached id, and an order for each missing id.
+    """Look up ids in a cache of rows. Write the slot of each cached id to `slots`, and missing ids to `orders`.
 
-    The cache has `num_sets` sets of WAYS slots; an id belongs to the set `id % num_sets`. The slots that are found are
-    stamped with `now`, the ordinal of this read. If two programs write to one place, they write the same value.
+    The cache has `num_sets` sets of WAYS slots; an id belongs to the set `id % num_sets`. The order of a missing id is
+    its position among all ids, set by set. The slots that are found are stamped with `now`, the ordinal of this read.
+    If two programs write to one place, they write the same value.
     """
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     is_wanted = number < num_ids

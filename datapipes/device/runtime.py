@@ -66,9 +66,7 @@ class Cuda:
         return torch.frombuffer(byte, dtype=torch.uint8).is_pinned()
 
     def _is_in_use(self) -> bool:
-        """Return whether this process uses CUDA already; torch's own flag is not set if only Tensor.pin_memory was
-        used.
-        """
+        """Return whether this process uses CUDA already. After Tensor.pin_memory alone, torch's own flag is not set."""
         if _TORCH.is_initialized():
             return True
         with suppress(RuntimeError):  # a forked child, which cannot use CUDA
@@ -173,9 +171,7 @@ def _has_context(index: int) -> bool | None:
 
 
 def _forgotten(code: int) -> int:
-    """Return `code`, a CUDA error that the caller handles, and clear it; else torch would raise it at its next
-    kernel.
-    """
+    """Return `code`, a CUDA error that the caller handles, and clear it, or torch would raise it at its next kernel."""
     if code != 0:
         with suppress(RuntimeError):  # raised and so forgotten here
             torch.ones(1, device="cuda")

@@ -43,7 +43,7 @@ def from_edge_index(
     node_attributes: Mapping[str, Any] | None = None,
     edge_attributes: Mapping[str, Any] | None = None,
 ) -> GraphArrays:
-    """Make the arrays of CSCGraph.from_edge_index, which explains the arguments."""
+    """Return the arrays of the graph that CSCGraph.from_edge_index builds; see there for the arguments."""
     if isinstance(edge_index, Mapping):
         raise TypeError(
             "from_edge_index: edge_index of a CSCGraph must be a tensor [2, num_edges], got a dict. For edges by type "
@@ -132,7 +132,7 @@ def sorted_by_destination(
 
 
 def from_scipy(matrix: Any) -> GraphArrays:
-    """Make the arrays of CSCGraph.from_scipy, which explains the argument."""
+    """Return the arrays of the graph that CSCGraph.from_scipy builds from `matrix`."""
     if not hasattr(matrix, "tocoo") or len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         shape = getattr(matrix, "shape", type(matrix).__name__)
         raise ValueError(f"from_scipy: needs a square scipy sparse matrix, got {shape}. Pass the adjacency matrix.")
@@ -142,7 +142,7 @@ def from_scipy(matrix: Any) -> GraphArrays:
 
 
 def from_networkx(graph: Any, node_attributes: Iterable[str], edge_attributes: Iterable[str]) -> GraphArrays:
-    """Make the arrays of CSCGraph.from_networkx, which explains the arguments."""
+    """Return the arrays of the graph that CSCGraph.from_networkx builds; see there for the arguments."""
     columns, counts, *attributes = _from_networkx(graph, None, None, {None: node_attributes}, {None: edge_attributes})
     edges = columns.get(None, np.empty((2, 0), dtype=np.int64))
     return from_edge_index(edges, counts.get(None, 0), *(by_type[None] for by_type in attributes))
@@ -207,7 +207,7 @@ def _attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
 
 
 def from_pyg(data: Any) -> GraphArrays:
-    """Make the arrays of CSCGraph.from_pyg, which explains the argument."""
+    """Return the arrays of the graph that CSCGraph.from_pyg builds from `data`."""
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:
         how = "Use dp.HeteroCSCGraph.from_pyg" if hasattr(data, "node_types") else "Set data.edge_index"
@@ -296,7 +296,7 @@ def hetero_from_edge_index(
     *,
     infer_others: bool = False,
 ) -> GraphArrays:
-    """Make the arrays of HeteroCSCGraph.from_edge_index, which explains the arguments.
+    """Return the arrays of the graph that HeteroCSCGraph.from_edge_index builds; see there for the arguments.
 
     With `infer_others`, a node type that is not in `num_nodes` has as many nodes as its largest id in the edges plus 1.
     """
@@ -336,7 +336,7 @@ def _num_nodes(edges: Mapping[EdgeType, Tensor], num_nodes: Mapping[str, int], i
 
 
 def hetero_from_pyg(data: Any) -> GraphArrays:
-    """Make the arrays of HeteroCSCGraph.from_pyg, which explains the argument."""
+    """Return the arrays of the graph that HeteroCSCGraph.from_pyg builds from `data`."""
     if not hasattr(data, "edge_types") or not hasattr(data, "node_types"):
         raise ValueError(
             f"from_pyg: needs a HeteroData, got {type(data).__name__}. Use CSCGraph.from_pyg for a Data without types."
@@ -372,7 +372,7 @@ def hetero_from_networkx(
     node_attributes: Mapping[str, Iterable[str]],
     edge_attributes: Mapping[Any, Iterable[str]],
 ) -> GraphArrays:
-    """Make the arrays of HeteroCSCGraph.from_networkx, which explains the arguments."""
+    """Return the arrays of the graph that HeteroCSCGraph.from_networkx builds; see there for the arguments."""
     of_edges = by_edge_type("from_networkx", edge_attributes)
     return hetero_from_edge_index(*_from_networkx(graph, node_type, edge_type, node_attributes, of_edges))
 

@@ -62,7 +62,7 @@ class _Edges(NamedTuple):
 
 
 def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> GraphArrays:
-    """Return the arrays of the graph that LocalGraph.to_undirected describes, from the present arrays."""
+    """Return the arrays of the graph that LocalGraph.to_undirected builds from the graph with the arrays `arrays`."""
     check_bool("to_undirected", "merge", merge)
     edges: dict[Any, _Edges] = {}
     for edge_type, back in _reverses("to_undirected", arrays, reverse_names).items():
@@ -79,7 +79,7 @@ def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> Graph
 
 
 def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill_value: Any) -> GraphArrays:
-    """Return the arrays of the graph that LocalGraph.add_self_loops describes, from the present arrays."""
+    """Return the arrays of the graph that LocalGraph.add_self_loops builds from the graph with the arrays `arrays`."""
     where = "add_self_loops"
     chosen = _of_one_node_type(where, arrays, edge_types)
     if not chosen:
@@ -105,7 +105,7 @@ def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill
 
 
 def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -> GraphArrays:
-    """Return the arrays of the graph that LocalGraph.remove_self_loops describes, from the present arrays."""
+    """Return the arrays of the graph that LocalGraph.remove_self_loops builds from the graph with these `arrays`."""
     chosen = _of_one_node_type("remove_self_loops", arrays, edge_types)
     edges = {edge_type: _listed(arrays, edge_type) for edge_type in chosen}
     kept = {edge_type: listed.at(~listed.are_loops) for edge_type, listed in edges.items()}

@@ -190,7 +190,7 @@ def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor)
 
 
 def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
-    """Raise ValueError if another edge type has exactly the reverses of the links in `links`, those of `edge_type`."""
+    """Raise ValueError if another edge type has exactly the reverses of `links`, the links of `edge_type`."""
     for back in graph.edge_types:
         if back in (None, edge_type) or ends_of(back) != ends_of(edge_type)[::-1] or graph.num_edges_of(back) == 0:
             continue

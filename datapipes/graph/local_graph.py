@@ -188,7 +188,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of(arrays._replace(relations=converted))
 
     def _without_edge_ids(self: _Self) -> _Self:
-        """Return the graph in which the id of an edge is its position; it shares the arrays and their digests."""
+        """Return a graph like this one, in which the id of an edge is its position; arrays and digests are shared."""
         graph = self._of(self._arrays()._replace(edge_ids={}))
         names = {name for name, _, _ in graph._named_arrays()}
         graph._came_with({name: digest for name, (_, _, digest) in (self._written or {}).items() if name in names})
@@ -311,7 +311,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
                 )
 
     def _named_arrays(self) -> Iterator[tuple[str, Tensor, bool]]:
-        """Yield (name, values, is in the topology) of each array."""
+        """Yield (name, values, whether it belongs to the topology) for each array."""
         for kind, type_, name, values in self._arrays().each():
             yield array_name(kind, type_, name), values, kind in TOPOLOGY
 

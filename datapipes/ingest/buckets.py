@@ -157,7 +157,9 @@ class Buckets:
             raise ValueError(f"{self.file} has {count} edges in {size} bytes; {num_edges} in {self._end} were written")
 
     def sorted(self, most_bytes: int) -> Iterator[SortedEdges]:
-        """Yield all edges by ascending destination; in-edges of a node are in the order of adding. The file stays.
+        """Yield all edges by ascending destination.
+
+        The in-edges of a node keep the order in which they were added. The file is not removed.
 
         Args:
             most_bytes: the most bytes of memory for sorting a bucket.

@@ -93,7 +93,7 @@ def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
 def _is_there(
     folder: Path, form: str, edges: str | None, num_nodes: Mapping[Any, int], of_nodes: Mapping[Any, Any]
 ) -> bool:
-    """Return whether `folder` has this graph already, complete; False if `edges`, `_State.built_of`, is None."""
+    """Return whether `folder` already has the complete graph. False if `edges`, the digest to compare, is None."""
     if edges is None or built_of(folder) != edges:
         return False
     arrays, _ = load(folder, form, mmap=True)

@@ -82,7 +82,7 @@ def refuse_other_data(where: str, data: Any) -> None:
 
 
 def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
-    """Raise TypeError if `time_attr` or `weight_attr` names no attribute, ValueError if both are given."""
+    """Raise TypeError for a `time_attr` or `weight_attr` that is no name, ValueError if both are given."""
     if time_attr is not None and not isinstance(time_attr, str):
         raise TypeError(f"{_WHERE}: time_attr must be a name, a str, got {shown(time_attr)}. Pass one.")
     if weight_attr is not None and not isinstance(weight_attr, (str, Mapping)):
@@ -353,7 +353,7 @@ def _narrow(ids: Tensor, num_nodes: int) -> Tensor:
 
 
 def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Tensor | None]) -> dict[Any, int]:
-    """Return `counts`, where None was replaced: by the largest id of this node type in `edges`, plus 1."""
+    """Return `counts` with each None replaced by the largest id of this node type in `edges`, plus 1."""
     inferred: dict[Any, int] = {node_type: 0 for node_type, count in counts.items() if count is None}
     for edge_type, columns in edges.items():
         for row, end in enumerate(ends_of(edge_type)):

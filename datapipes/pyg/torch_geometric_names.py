@@ -68,7 +68,7 @@ def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], A
 
 
 def handed_on(module: str, name: str) -> Any:
-    """Return the object `name` of PyG's module `module`; for names that our own module lacks. Errors are PyG's."""
+    """Return the attribute `name` of PyG's module `module`, for our own module that lacks it. Errors are PyG's."""
     return getattr(importlib.import_module(module), name)
 
 

@@ -50,7 +50,7 @@ class DistLoader:
         current_ctx: the DistContext of this process: its rank, and the number of ranks.
         master_addr, master_port: where the ranks meet: the address of a torch store that exists, or that rank 0 makes.
             By default MASTER_ADDR and MASTER_PORT + 1 of the environment; under torchrun MASTER_PORT, to share its
-            store. Only addresses, digests and counts go through the store.
+            store. Only addresses and a description of each part (counts, names, digests) go through the store.
         channel: a queue from which `channel_get` takes outputs. For users' own loaders whose sampler puts its outputs
             there.
         num_rpc_threads: the most requests of other ranks to answer at once; at most the number of cores.
@@ -183,7 +183,9 @@ class DistView(View):
         return self.labels if self.data is None else self.data[0].labels
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle for a worker process, without the stores: the worker's sampler has the part."""
+        """Return the state to pickle for a worker process; it lacks the stores, since the sampler has this
+        rank's part.
+        """
         return {**self.__dict__, "_data": None, "labels": self._labels()}
 
 

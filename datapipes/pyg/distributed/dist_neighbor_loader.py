@@ -30,7 +30,7 @@ _MORE = {"seed": 0, "weight_attr": None, "time_window": None, "rpc_timeout": 180
 
 
 class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader):  # type: ignore[misc]  # PyG comes without types
-    """torch_geometric.distributed.DistNeighborLoader: the same arguments and batches, with right results.
+    """The DistNeighborLoader of torch_geometric.distributed: the same arguments and batches, without PyG's faults.
 
     Batches come in the order of their index. Batch i of rank r is minibatch i * world_size + r of the epoch, the same
     bits for any number of workers and any `concurrency`. Ranks may have different numbers of batches.
@@ -105,7 +105,7 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
 
 
 class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types
-    """torch_geometric.distributed.DistLinkNeighborLoader: the same arguments and batches, with right results.
+    """The DistLinkNeighborLoader of torch_geometric.distributed: the same arguments and batches, without PyG's faults.
 
     Args:
         edge_label_index: the links of this rank, as pairs of global node ids: int64 [2, n] or (None, [2, n]) without

@@ -35,19 +35,19 @@ _key: ContextVar[RngKey | None] = ContextVar("key", default=None)  # the key of 
 
 
 class DistNeighborSampler(SamplerOfRanks):
-    """Sample neighborhoods over parts: `torch_geometric.distributed.DistNeighborSampler`, with global edge ids.
+    """The DistNeighborSampler of torch_geometric.distributed: samples a graph whose parts several ranks serve.
 
-    A sampler must first meet the samplers of the other ranks. A loader does this for its sampler. Without a loader, the
-    ranks meet when `init_rpc` is called, or else at the first call of the sampler, at MASTER_ADDR and MASTER_PORT + 1
-    of the environment. All ranks must do this at the same time.
+    Edge ids in its outputs are ids of the whole graph. A sampler must first meet the samplers of the other ranks. A
+    loader does this for its sampler. Without a loader, the ranks meet when `init_rpc` is called, or else at the first
+    call of the sampler, at MASTER_ADDR and MASTER_PORT + 1 of the environment. All ranks must do this at the same time.
 
     Args:
         current_ctx: the DistContext of this process: its rank, and the number of ranks.
         data: (feature_store, graph_store) of the rank's own part.
         num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr: see NeighborSampler.
         channel: a queue with a method `put`. `sample_from_nodes` and `sample_from_edges` put their outputs there
-            instead of returning them, and put the error if a call fails. A ChannelBase of PyG gets messages; see
-            `to_message`.
+            instead of returning them, and put the error if a call fails. Or a datapipes.channel.ChannelBase, to which
+            they send outputs as messages; see `to_message`.
         concurrency: with a channel, the most calls that run at once.
         device: the device of the results; None: host memory.
         shuffle, rpc_worker_names: not used, as in PyG.
@@ -377,7 +377,7 @@ def moved(value: Any, device: Any) -> Any:
 
 
 def to_message(out: Any) -> Message:
-    """Return a sampler's output as {name: int64 tensor}, the form of messages in PyG's channels.
+    """Return a sampler's output as a message for a ChannelBase: {name: int64 tensor}.
 
     The names are node, row, col, edge, batch, num_sampled_nodes and num_sampled_edges; fields that are None are left
     out. With types, the keys are `join_key(name, type)`.

@@ -178,7 +178,7 @@ class _Met:
         self.rank_of = rank_of
 
     def refuse_left(self) -> None:
-        """Do nothing. A Meeting that was left raises an error here; but a worker ends before its loader leaves."""
+        """Do nothing, unlike Meeting.refuse_left: a worker process ends before its loader leaves the meeting."""
 
 
 class LocalFeatureStore(_LocalFeatureStore, FeatureStore):  # type: ignore[misc]

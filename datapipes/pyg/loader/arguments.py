@@ -1,7 +1,4 @@
-"""Check the arguments of a loader, and convert them to what PyG's constructors take.
-
-PyG itself checks little, by asserts without text. Seeds become a tensor; with types a pair (type, tensor).
-"""
+"""Check a loader's arguments, which PyG itself hardly does, and convert them to what PyG's constructors take."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id
 
 
 def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[str | None, Any]:
-    """Split `input_nodes` into (node type, ids or a mask). Without types, the type is None; for all nodes, the ids."""
+    """Split `input_nodes` into (node type, ids or a mask). The type is None without types, the ids for all nodes."""
     if node_types is None:
         if isinstance(seeds, str):
             raise TypeError(f"{where}: input_nodes is {shown(seeds)}, but the data has no types. Pass ids, or a mask.")
@@ -130,7 +127,9 @@ def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
 
 
 def link_seeds(where: str, data: Any, links: Any) -> Any:
-    """Check `edge_label_index`. Return [2, n] for a Data, else (edge type or None, [2, n]); all edges for a type alone.
+    """Check `edge_label_index`, and return it as [2, n] for a Data, else as (edge type or None, [2, n]).
+
+    For an edge type alone, the ends are those of all its edges.
 
     Raises:
         TypeError, ValueError: `links` are no seeds of this data.

@@ -45,7 +45,7 @@ _READ_ONCE = {
 
 
 class _OfView:
-    """A loader's attribute that its view stores. The next batch sees a change; in workers, the next loop does."""
+    """A loader's attribute that its View stores. A change acts on the next batch; in workers, on the next loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -335,7 +335,7 @@ class Iterating:
         return DataLoader(self.datapipe, **options)
 
     def _next(self) -> DataLoader:
-        """Return the DataLoader for the next loop, set to its start. If workers persist, it is the last one."""
+        """Return the DataLoader for the next loop, set to its start. If workers persist, use the last one again."""
         state, self._state = self._state, None
         if state is None and self._draws_order:
             self._order = self._drawn_order()
@@ -365,7 +365,7 @@ class Iterating:
         return why_not is None
 
     def _why_not_ahead(self) -> str | None:
-        """Return why rows cannot be read ahead of the loop, apart from the data. None: there is no reason."""
+        """Return why this loader cannot read rows ahead of the loop, whatever its data. None: it can."""
         reasons = {
             "filter_fn is overridden": self._filters_itself(),
             "transform_sampler_output may change the sampled ids": self.transform_sampler_output is not None,

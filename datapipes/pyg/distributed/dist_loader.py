@@ -183,9 +183,7 @@ class DistView(View):
         return self.labels if self.data is None else self.data[0].labels
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle for a worker process; it lacks the stores, since the sampler has this
-        rank's part.
-        """
+        """Return the state to pickle for a worker process, without the stores: its sampler has this rank's part."""
         return {**self.__dict__, "_data": None, "labels": self._labels()}
 
 

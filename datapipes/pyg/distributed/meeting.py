@@ -344,7 +344,7 @@ def _store_at(rank: int, place: Place) -> Any:
 
 
 def _refuse_unknown_host(place: Place) -> None:
-    """Raise ValueError if `place.host` stays unknown for 10 seconds. A starting machine may get its name late."""
+    """Raise ValueError if `place.host` is still unknown after up to 10 seconds: a new machine may get its name late."""
     ends = time.monotonic() + min(place.timeout, MOST_CONNECT_S)
     while True:
         try:

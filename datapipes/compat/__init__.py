@@ -1,4 +1,4 @@
-"""Names from other libraries: using such a name raises an error that tells the name used here."""
+"""Names of other libraries, such as PyG and DGL: using such a name here raises an error that tells our name for it."""
 
 
 def __dir__() -> list[str]:

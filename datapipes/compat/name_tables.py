@@ -1,7 +1,7 @@
-"""Names from PyG, GraphBolt, DGL, GraphLearn and torch, and what each is called here; see other_names.py.
+"""Tables: names from PyG, GraphBolt, DGL, GraphLearn and torch, and what to use here instead; see other_names.py.
 
-An attribute that is in these tables raises an error when it is read, and a keyword when it is given to a constructor.
-Names that this package has are not affected.
+Reading an attribute that is in these tables raises an error, and so does giving such a keyword to a constructor. Names
+that this package has itself are not affected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Errors about names from PyG, GraphBolt, DGL, GraphLearn and torch: each error tells the name used here.
+"""Errors about names from PyG, GraphBolt, DGL, GraphLearn and torch: each error tells what to use here instead.
 
-`import datapipes` imports this module last, and the import installs the errors: the public classes of the core get an
-attribute for each missing name, and `base/checks.py` gets the keywords. Classes that are loaded later call
-`with_other_names`. name_tables.py has all names. docs/migrate/ compares the libraries.
+`import datapipes` imports this module last, and the import installs the errors. The public classes of the core get an
+attribute for each name of other libraries that they lack. `base/checks.py` gets the keywords. Classes that are loaded
+later call `with_other_names`. name_tables.py has all names. docs/migrate/ compares the libraries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class OtherName:
-    """An attribute under another library's name: reading it raises an AttributeError that tells the name used here.
+    """Descriptor for a name of another library. Reading it raises an AttributeError that tells what to use here.
 
     Each such name is an attribute of the class, since a `__getattr__` would slow down every attribute of the class.
     `dir` of an instance leaves these names out.
@@ -46,10 +46,13 @@ class OtherName:
 
 
 def missing_public_name(name: str, module: str = "datapipes", ours: str | None = None) -> AttributeError | ImportError:
-    """Return the error for a name that a package lacks; `ours` is the text on what to use, by default from the tables.
+    """Return the error to raise for a name that the package `module` lacks.
 
     For `from ... import` the error is an ImportError, since Python would replace an AttributeError by an error without
     our text.
+
+    Args:
+        ours: what to use instead, as a text for the error; None: what name_tables.py says.
     """
     ours = ours or ATTRIBUTES.get(module, {}).get(name)
     if ours is None:
@@ -69,7 +72,7 @@ def _text(owner: str, name: str, ours: str) -> str:
 
 
 def _add_other_names(cls: Any, owner: str) -> None:
-    """Give `cls` an OtherName for each row of ATTRIBUTES[owner], except for names that it or a base class has."""
+    """Give `cls` an OtherName for each name in ATTRIBUTES[owner] that neither it nor a base class has."""
     for name, ours in ATTRIBUTES[owner].items():
         if not any(name in vars(base) for base in cls.__mro__):
             setattr(cls, name, OtherName(owner, name, ours))
@@ -82,7 +85,7 @@ def _names_of_its_own(self: object) -> list[str]:
 
 
 def with_other_names(cls: _Class) -> _Class:
-    """Give `cls` the errors for names that other libraries' classes have, from the tables; return `cls`."""
+    """Class decorator: let `cls` raise helpful errors for names that other libraries' classes have; return `cls`."""
     _add_other_names(cls, cls.__name__)
     return cls
 

@@ -1,4 +1,4 @@
-"""Device placement."""
+"""Work on GPUs: copying minibatches, gathering feature rows, page-locking host memory."""
 
 from datapipes.device.copy_to import CopyTo
 

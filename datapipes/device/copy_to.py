@@ -1,4 +1,4 @@
-"""CopyTo: copies all tensors of a minibatch to a device, and keeps sources that a queued copy still reads."""
+"""CopyTo: the stage that copies all tensors of a minibatch to a device."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
 
     Copies to a GPU run on a stream of their own, beside the work of the current stream. The current stream waits for
     the copies, so work queued there afterwards sees the copied values. Copies from page-locked memory run while the
-    caller goes on: the stage keeps their source minibatch until they are done. Copies from other host memory hold up
-    the caller until they are done.
+    caller goes on; the stage keeps the source minibatch alive until they are done. For copies from other host memory,
+    the caller waits until they are done.
 
     Args:
         device: "cpu", "cuda", "cuda:1" or a torch.device; "cuda" is the current device of the thread that asks for the
@@ -81,7 +81,7 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
             take_from_loop(minibatch)
 
     def _finish(self) -> None:
-        """Wait for the copies under way, and drop the references to their source minibatches."""
+        """Wait until the queued copies are done, and drop the references to their source minibatches."""
         self._kept.finish()
 
     _end_kept = _finish
@@ -91,7 +91,7 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
 
 
 def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:
-    """Return the minibatch with its tensors on `device`; a tensor that is in several fields is copied once."""
+    """Return a copy of `minibatch` with its tensors on `device`. A tensor that is in several fields is copied once."""
     made: dict[Any, Tensor] = {}
 
     def copy(tensor: Tensor) -> Tensor:
@@ -131,10 +131,10 @@ def _check_device(device: str | torch.device) -> torch.device:
 
 
 class KeptSources:
-    """The sources of copies in flight, the oldest first: each is kept until the event of its copy has passed.
+    """Keeps the source of each queued copy alive until the event after the copy has passed; the oldest is first.
 
-    torch does not know memory that datapipes has page-locked, such as a slot of a channel. If tensors in it were not
-    kept, a queued copy could read their memory after they are freed.
+    This is needed for host memory that datapipes has page-locked itself, such as a slot of a channel: torch does not
+    know of it. Without a reference to the source, its memory could be freed while a queued copy still reads it.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,10 @@ class KeptSources:
         self._process = os.getpid()
 
     def add(self, event: Event, source: MiniBatch) -> None:
-        """Keep `source` until `event` has passed; drop the sources whose event has passed by now."""
+        """Keep `source` alive until `event`, which is queued behind its copy, has passed.
+
+        Also drop earlier sources whose event has passed by now.
+        """
         if self._process != os.getpid():  # a forked child has its parent's sources, but not the events
             self._kept, self._changing, self._process = deque(), threading.RLock(), os.getpid()
         with self._changing:
@@ -152,7 +155,7 @@ class KeptSources:
                 self._kept.popleft()
 
     def finish(self) -> None:
-        """Wait for the copies in flight, and drop their sources."""
+        """Wait until the queued copies are done, and drop the references to their sources."""
         if self._process != os.getpid():
             return
         with self._changing:

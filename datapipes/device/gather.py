@@ -1,7 +1,7 @@
-"""gather: the rows of a table at ids that lie on a GPU, read by the GPU's own threads.
+"""gather: returns the rows of a table for ids that lie on a GPU; the GPU's own threads read the rows.
 
 The table is page-locked host memory, which the GPU reads over its link (UVA), or memory of that GPU. From the host the
-link is the limit, and a few thousand threads fill it; more threads would only take the place of training. So the grid
+link is the limit, and a few thousand threads fill it; more threads would only take compute from training. So the grid
 can be capped: each of its programs then copies more rows, one after the other.
 """
 
@@ -29,7 +29,13 @@ _here = threading.local()
 
 
 class Tile(NamedTuple):
-    """How the work is cut for the programs of a grid."""
+    """How the copying of rows is divided among the programs of a Triton grid.
+
+    Attributes:
+        num_warps: the warps of a program.
+        bytes_per_thread: the bytes that a thread requests before it waits for the first.
+        most_loads: the most loads that a thread has under way, if its loads are narrow.
+    """
 
     num_warps: int  # of a program
     bytes_per_thread: int  # bytes that a thread asks for before it waits for the first
@@ -50,15 +56,16 @@ SORTED_FROM = 2**15  # ids
 
 
 def max_uva_threads() -> int:
-    """Return how many GPU threads a gather from host memory may use if this thread starts it."""
+    """Return how many GPU threads may read host memory in a gather that is started by the calling thread."""
     return int(getattr(_here, "max_uva_threads", MAX_UVA_THREADS))
 
 
 @contextmanager
 def limited_to(most: int) -> Iterator[None]:
-    """Give the gathers of this thread at most `most` GPU threads, but at least one warp; contexts may be nested.
+    """Context manager: gathers that this thread starts use at most `most` GPU threads, but at least one warp.
 
-    Nothing process-wide is set: two chains with other caps may read at the same time, each in its own thread.
+    It may be nested. Nothing process-wide is set: two chains with different caps may read at the same time, each in its
+    own thread.
     """
     before = max_uva_threads()
     _here.max_uva_threads = most
@@ -69,11 +76,11 @@ def limited_to(most: int) -> Iterator[None]:
 
 
 class Kept(NamedTuple):
-    """Rows on the device that are read there instead of in the table.
+    """Copies of some rows of a table on the device: `gather` reads these rows here instead of in the table.
 
     Attributes:
         rows: [number of slots, *shape], contiguous, of the dtype of the table.
-        slots: int64 [n], the row of each id in `rows`; -1 if the id is read from the table.
+        slots: int64 [n], for each id its row in `rows`; -1 if the id is read from the table.
     """
 
     rows: Tensor
@@ -91,19 +98,20 @@ def gather(
     missing: MissingIds,
     kept: Kept | None = None,
 ) -> Tensor:
-    """Return `table[ids]` on the device of `ids`. The gather is queued on the current stream there, and not waited for.
+    """Return `table[ids]` on the device of `ids`. The gather is only queued, on the device's current stream.
 
     Args:
         table: [count, *shape] in page-locked host memory or on the device of `ids`, of any dtype; rows may lie apart,
             but the values of a row must be adjacent. It must not be freed before the gather has run.
         ids: int32 or int64 [n], contiguous, on a device; repeats allowed.
-        scale: float32 [*shape] on the device, contiguous: factors of the values of an int8 table.
-        dtype: torch.float32 decodes a table of float16, bfloat16 or int8 in which float32 values are stored with fewer
-            bits; the values have the same bits as on a CPU. None: the dtype of the table.
+        scale: float32 [*shape] on the device, contiguous: the factors by which the values of an int8 table are
+            multiplied.
+        dtype: torch.float32: decode a table in which float32 values are stored with fewer bits, as float16, bfloat16 or
+            int8; the results have the same bits as on a CPU. None: the dtype of the table.
         max_threads: the most threads of the GPU that take part, at least one warp of 32. None: as many as there is
             work.
         sort_ids: read the rows in ascending order of the ids; the returned rows keep the order of `ids`. None: sort if
-            32,768 ids or more read host memory, in a table of more than 1 GiB.
+            there are 32,768 ids or more and the table is host memory of more than 1 GiB.
         missing: counts the ids that are not in [0, count). Their rows are zeros.
         kept: rows that are read from `kept.rows`; their ids are not checked. None: all rows are read from the table.
     Returns:
@@ -149,7 +157,7 @@ def copy_rows(
     max_threads: int | None = None,
     kept: Kept | None = None,
 ) -> None:
-    """Queue `out[places] = table[ids]` on the current stream, for the places that are 0 or more.
+    """Queue `out[places] = table[ids]` on the current stream. An id whose place is negative is skipped.
 
     See `gather` for the other arguments.
 
@@ -187,12 +195,12 @@ def copy_rows(
 
 
 def _step_bytes(table: Tensor) -> int:
-    """Return the bytes from one row to the next."""
+    """Return how many bytes lie between the beginnings of two successive rows of the table."""
     return (table.stride(0) if table.shape[0] > 1 else math.prod(table.shape[1:])) * table.itemsize
 
 
 def need_triton(instead: str = ". Or fetch before the copy: .fetch_feature(...).copy_to('cuda')") -> None:
-    """Raise ImportError if triton is not installed; `instead` is another remedy for the text of the error."""
+    """Raise ImportError if triton is not installed; `instead` ends the error, with another remedy."""
     if not has_triton():
         raise not_installed("triton", "gpu", "Reading features with ids on a GPU", instead)
 
@@ -205,7 +213,16 @@ def has_triton() -> bool:
 
 
 def _cut(num_units: int, unit_bytes: int, is_here: bool, max_threads: int | None) -> tuple[int, int, int, int]:
-    """Return (warps of a program, units of a tile, number of tiles, number of programs)."""
+    """Divide a gather of `num_units` units, of `unit_bytes` bytes each, among GPU threads.
+
+    A unit is what a thread loads at once. A tile is what a program copies at once.
+
+    Args:
+        is_here: whether the table is in device memory.
+        max_threads: the most threads; None: no bound.
+    Returns:
+        (warps of a program, units of a tile, number of tiles, number of programs).
+    """
     num_warps, bytes_per_thread, most_loads = TILES["device" if is_here else "host"]
     while max_threads is not None and num_warps > 1 and num_warps * WARP > max_threads:
         num_warps //= 2
@@ -217,6 +234,6 @@ def _cut(num_units: int, unit_bytes: int, is_here: bool, max_threads: int | None
 
 
 def _bytes_of(table: Tensor, step_bytes: int) -> Tensor:
-    """Return the memory from the first row of a table to its last, uint8."""
+    """Return the memory of a table as uint8 [bytes], from its first row to the end of its last, gaps included."""
     num_values = (table.shape[0] - 1) * (step_bytes // table.itemsize) + math.prod(table.shape[1:])
     return table.as_strided((num_values,), (1,)).view(torch.uint8)

@@ -1,8 +1,8 @@
-"""Hand a minibatch from one thread to another: the taking thread makes its current stream wait.
+"""Pass a minibatch from one thread to another while its GPU work is still queued: the taker's stream waits for it.
 
 A thread that makes minibatches ahead queues its work on a stream of its own, so that a model that trains on another
-stream does not wait for it. The taker of a minibatch waits for the work queued until then, and the memory of the
-tensors is recycled only after the taker's work.
+stream does not wait for it. Whoever takes a minibatch waits for the work that makes it, and the memory of its tensors
+is recycled only after the taker's work.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from datapipes.minibatch import MiniBatch
 
 
 class SideStreams:
-    """Streams of a thread's own, so that its work on a GPU runs beside the work of other threads.
+    """CUDA streams that only one stage or thread uses, so that its work on a GPU runs beside other work.
 
-    One stream for each device, made at first use and then kept: torch has a cache of memory for each stream.
+    There is one stream for each device. It is made at first use and then kept, since torch has a cache of memory for
+    each stream.
     """
 
     def __init__(self) -> None:
@@ -30,10 +31,7 @@ class SideStreams:
         self._making = threading.Lock()
 
     def of(self, devices: Sequence[torch.device]) -> list[Stream]:
-        """Return one stream for each of the CUDA devices, without repeats.
-
-        The stream of this thread's current device comes last.
-        """
+        """Return one stream for each CUDA device, without repeats; that of this thread's current device is last."""
         wanted = {cuda().device(device) for device in devices}
         with self._making:
             for device in wanted - self._streams.keys():
@@ -44,7 +42,10 @@ class SideStreams:
 
 @contextmanager
 def current_streams(streams: Sequence[Stream]) -> Iterator[None]:
-    """Make `streams` the current streams of this thread, and the device of the last stream its current device."""
+    """Context manager: make `streams` the current streams of this thread.
+
+    The device of the last stream becomes the current device.
+    """
     with ExitStack() as entered:
         for stream in streams:
             entered.enter_context(cuda().on(stream))
@@ -52,7 +53,7 @@ def current_streams(streams: Sequence[Stream]) -> Iterator[None]:
 
 
 class Queued(NamedTuple):
-    """The work that was queued on a stream of `device` until `event`."""
+    """Work on `stream` of `device`: all that was queued there before `event`."""
 
     device: torch.device
     stream: Stream
@@ -60,7 +61,7 @@ class Queued(NamedTuple):
 
 
 def on_devices(minibatch: MiniBatch) -> list[Tensor]:
-    """Return the tensors of a minibatch that lie in the memory of a device."""
+    """Return the tensors of a minibatch that lie in GPU memory."""
     here = cuda()
     tensors: list[Tensor] = []
 
@@ -74,22 +75,24 @@ def on_devices(minibatch: MiniBatch) -> list[Tensor]:
 
 
 def leave(minibatch: MiniBatch) -> list[Queued]:
-    """Return the queued work that makes the tensors of a minibatch: all work that this thread has queued on the current
-    streams of the tensors' devices. Another thread passes the result to `take`.
+    """Prepare to pass a minibatch to another thread: return the queued work that makes its tensors, for `take`.
+
+    It is all work that this thread has queued so far on the current streams of the tensors' devices.
     """
     return [queued_now(device) for device in {tensor.device for tensor in on_devices(minibatch)}]
 
 
 def queued_now(device: torch.device) -> Queued:
-    """Return the work that is queued on the current stream of `device` by now."""
+    """Return what is queued so far on this thread's current stream of `device`."""
     stream, event = cuda().current_stream(device), cuda().new_event()
     event.record(stream)
     return Queued(device, stream, event)
 
 
 def take(minibatch: MiniBatch, queued: list[Queued]) -> None:
-    """Make this thread's current streams wait for `queued`, which `leave` returned. The memory of the tensors is
-    recycled only after the work of these streams.
+    """Take a minibatch from another thread: this thread's current streams wait for `queued`, the result of `leave`.
+
+    The memory of the tensors is recycled only after the work of these streams.
     """
     if not queued:
         return
@@ -104,8 +107,9 @@ def take(minibatch: MiniBatch, queued: list[Queued]) -> None:
 
 
 def give_to_loop(minibatch: MiniBatch) -> None:
-    """Pass a minibatch to threads without streams of their own, such as an event loop's: the default streams wait for
-    the work that this thread has queued.
+    """Pass a minibatch to threads that use the default streams, such as an event loop's.
+
+    The default streams wait for the work that this thread has queued.
     """
     queued = leave(minibatch)
     with current_streams([cuda().default_stream(device) for device, _, _ in queued]):
@@ -113,7 +117,10 @@ def give_to_loop(minibatch: MiniBatch) -> None:
 
 
 def take_from_loop(minibatch: MiniBatch) -> None:
-    """Do as `take` for a minibatch that the threads of an event loop have made, on the default streams."""
+    """Take a minibatch from threads that use the default streams, such as an event loop's.
+
+    This thread's current streams wait for the work on the default streams, as in `take`.
+    """
     devices = {tensor.device for tensor in on_devices(minibatch)}
     with current_streams([cuda().default_stream(device) for device in devices]):
         queued = leave(minibatch)

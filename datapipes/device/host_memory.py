@@ -1,9 +1,9 @@
-"""Host memory registered with CUDA: page-locked, and mapped for all GPUs of this process. Nothing is copied.
+"""Page-lock host memory by registering it with CUDA, so that all GPUs of this process can read it. Nothing is copied.
 
 CUDA refuses to register a byte twice, and tensors may share memory. So one table has the registered segments (ranges of
-bytes), each with the number of its owners. `pin` registers the bytes that are in no segment yet. When the last owner of
-a segment ends, by `release` or by garbage collection, three steps follow in this order: wait for the work of the GPUs,
-which may still read; unregister the segment; let go of its memory, which the segment has kept till then.
+bytes), each with the number of its owners. `pin` registers the bytes that are in no segment yet. An owner ends by
+`release` or by garbage collection. When the last owner of a segment ends, three steps follow in this order: wait for
+the work of the GPUs, which may still read; unregister the segment; drop the reference to its memory.
 
 Nothing is unregistered at exit, when CUDA may be gone already, nor in a forked child, where CUDA never was.
 """
@@ -34,9 +34,13 @@ _Self = TypeVar("_Self", bound="Pinnable")
 
 @dataclass(eq=False)
 class _Segment:
-    """Registered bytes [begin, end) and the objects that keep the bytes alive.
+    """The page-locked bytes [begin, end).
 
-    If `is_ours` is False, other code has locked the bytes.
+    Attributes:
+        memories: the tensors' memory in this range; keeps the bytes alive.
+        is_ours: whether `pin` has registered the bytes. If False, other code has locked them.
+        is_there: whether the bytes are still registered.
+        owners: number of Pinned objects that need the bytes to stay locked.
     """
 
     begin: int
@@ -52,7 +56,10 @@ class _Segment:
 
 
 class Pinned:
-    """One owner's hold on registered memory. It ends with `release`, or when this object is collected."""
+    """Keeps memory page-locked. This ends with `release`, or when this object is collected.
+
+    Other Pinned objects may keep the same memory locked longer.
+    """
 
     def __init__(self, memories: list[Memory], segments: list[_Segment]) -> None:
         self._memories, self._segments = memories, segments
@@ -63,7 +70,7 @@ class Pinned:
 
     @property
     def holds(self) -> bool:
-        """Whether the memory is locked in this process: not released, not in a forked child, and not moved since."""
+        """Whether the memory is still locked: not released, not moved, and this process is no forked child."""
         return (
             self._table is _table
             and self._end.alive
@@ -72,7 +79,7 @@ class Pinned:
         )
 
     def release(self) -> None:
-        """End the hold. If it is the last hold on a segment, wait for the work of the GPUs. May be called twice."""
+        """Let the memory go; if no other Pinned needs it, wait for the GPUs and unlock it. May be called twice."""
         ended = self._end.detach()
         self._memories, self._segments = [], []
         if ended is not None and self._table is _table:
@@ -82,7 +89,7 @@ class Pinned:
 
 
 class _Table:
-    """The segments of this process. A forked child begins with an empty table."""
+    """The registered segments of this process, with the number of owners of each. It is empty in a forked child."""
 
     def __init__(self) -> None:
         self.segments: list[_Segment] = []
@@ -94,7 +101,12 @@ class _Table:
         self.is_exiting = False
 
     def pin(self, where: str, memories: list[Memory], locked: list[Memory], remedy: str) -> Pinned:
-        """Register `memories`; return a hold on them and on `locked`, memories that other code has locked."""
+        """Register the bytes of `memories` that are not registered yet, and return a Pinned that keeps them locked.
+
+        Args:
+            locked: memories that other code has locked; the Pinned keeps them alive.
+            remedy: what to do if CUDA refuses, as words for the error.
+        """
         with self._alone():
             self._end_moved(memories)
             segments = [_Segment(memory.begin, memory.end, [memory], is_ours=False) for memory in locked]
@@ -116,20 +128,23 @@ class _Table:
             return Pinned([*memories, *locked], segments)
 
     def overlapping(self, begin: int, end: int) -> list[_Segment]:
-        """Return the segments that have some of the bytes [begin, end)."""
+        """Return the segments that contain some of the bytes [begin, end)."""
         return [segment for segment in [*self.segments] if segment.begin < end and begin < segment.end]
 
     def ended_later(self, segments: list[_Segment]) -> None:
-        """Note that an owner was collected, and unregister its segments if it was their last owner. If a thread is
-        changing segments now, leave the unregistering to that thread.
+        """Note that an owner of `segments` was garbage-collected, and unregister those that have no other owner.
+
+        If a thread is changing segments now, that thread does the unregistering.
         """
         if self is _table:
             self.ended.append(segments)
             self.end_all(wait=False)
 
     def end_all(self, wait: bool) -> None:
-        """Unregister the segments whose last owner has ended. If another thread is changing segments now, wait for that
-        thread if `wait` is True; else leave the segments to that thread.
+        """Unregister the segments whose last owner has ended.
+
+        If another thread is changing segments now: with `wait`, wait for that thread; without, leave the segments to
+        it.
         """
         while (wait or self.ended) and not self.is_exiting and self._lock.acquire(blocking=wait):
             wait = False
@@ -178,13 +193,13 @@ class _Table:
             segment.memories = []
 
     def _end_moved(self, memories: list[Memory]) -> None:
-        """Unregister segments that overlap `memories` and whose own memory was freed; other memory may lie there."""
+        """Unregister segments that overlap `memories` though their own memory was freed: other memory is there now."""
         in_the_way = [segment for run in runs_of(memories) for segment in self.overlapping(run.begin, run.end)]
         self._end([segment for segment in in_the_way if not all(memory.is_there for memory in segment.memories)])
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Give a context in which no other thread changes the segments."""
+        """Context manager: inside, no other thread changes the segments."""
         try:
             with self._lock:
                 if self._busy:
@@ -204,18 +219,18 @@ _watched = False
 
 
 def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ out") -> Pinned:
-    """Register the memory of tensors in host memory with CUDA; shared bytes are registered once.
+    """Page-lock the memory of tensors in host memory, by registering it with CUDA; shared bytes are registered once.
 
-    Memory that torch has locked (`pin_memory`) is held, but not registered again. Pages that this process may not
+    Memory that torch has locked (`pin_memory`) is kept alive, but not registered again. Pages that this process may not
     write, and pages of files mapped copy-on-write, are registered for reading only. If the driver cannot do that, the
     system copies the copy-on-write pages into memory; the log says so. Files that are mapped for writing are registered
     for reading if registering for writing fails.
 
     Args:
         where: names the caller in errors.
-        remedy: a remedy in words, if CUDA refuses.
+        remedy: what to do if CUDA refuses, as words for the error.
     Returns:
-        The hold on the memory; keep it as long as a GPU may read.
+        A Pinned, which keeps the memory locked; keep it as long as a GPU may read.
     Raises:
         RuntimeError: There is no CUDA device, or CUDA refuses.
         MemoryError: The limit of locked memory is too low.
@@ -229,7 +244,7 @@ def pin(where: str, tensors: Iterable[Tensor], remedy: str = "leave pin_memory_ 
 
 
 def pin_range(where: str, address: int, num_bytes: int, keep: object, remedy: str) -> Pinned:
-    """Register host memory that is no tensor, see `pin`; the memory must live as long as the object `keep`."""
+    """Do as `pin` for host memory that is no tensor; the memory must stay valid while the object `keep` lives."""
     return _pinned(where, [Memory(address, address + num_bytes, keep, address)], [], remedy)
 
 
@@ -254,15 +269,15 @@ class Pinnable:
 
     @abstractmethod
     def _pinned_tensors(self) -> Iterable[Tensor]:
-        """Return the tensors that are pinned together."""
+        """Return the tensors that `pin_memory_` locks."""
 
     def pin_memory_(self: _Self) -> _Self:
-        """Lock all arrays in memory where they are and map them for the GPUs of this process; return this object.
+        """Page-lock all arrays where they are, so that the GPUs of this process can read them; return this object.
 
-        Nothing is copied, and a second call changes nothing. Arrays in mapped files are locked for reading only; where
-        the driver cannot do that, the system copies their pages into memory, and the log says so. Arrays
-        shared with other objects are locked once. The lock ends with `unpin_memory_`, or with this object, after the
-        work of the GPUs. Processes forked from this one, and workers, have no lock; each may make its own.
+        Nothing is copied, and a second call changes nothing. Arrays in mapped files are locked for reading only. Where
+        the driver cannot do that, the system copies their pages into memory, and the log says so. Arrays shared with
+        other objects are locked once. The lock ends with `unpin_memory_`, or with this object, after the work of the
+        GPUs. Processes forked from this one, and workers, have no lock; each may make its own.
 
         Raises:
             RuntimeError: There is no CUDA device here, or CUDA refuses.
@@ -275,24 +290,24 @@ class Pinnable:
         return self
 
     def unpin_memory_(self: _Self) -> _Self:
-        """Undo `pin_memory_`, after the work of the GPUs; return this object."""
+        """Undo `pin_memory_`, after waiting for the work of the GPUs; return this object."""
         pinned, self._pinned = self._pinned, None
         if pinned is not None:
             pinned.release()
         return self
 
     def is_pinned(self) -> bool:
-        """Return whether this process has the lock that `pin_memory_` made."""
+        """Return whether this process still has the arrays locked, as `pin_memory_` did."""
         return self._pinned is not None and self._pinned.holds
 
 
 def without_pin(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a Pinnable without its lock, for a copy."""
+    """Return the state of a Pinnable for a copy or a pickle: without the Pinned, since a copy is not pinned."""
     return {name: value for name, value in state.items() if name != "_pinned"}
 
 
 def is_locked_elsewhere(tensor: Tensor) -> bool:
-    """Return whether torch or other code, but not `pin`, has locked a tensor's first and last byte."""
+    """Return whether torch or other code, but not `pin`, has page-locked the first and the last byte of a tensor."""
     if tensor.numel() == 0 or cuda().holds(tensor):
         return False
     memory = Memory.of(tensor)
@@ -302,7 +317,7 @@ def is_locked_elsewhere(tensor: Tensor) -> bool:
 
 
 def _gaps(run: Run, segments: list[_Segment]) -> Iterator[Run]:
-    """Yield the bytes of a run that are in no segment."""
+    """Yield the ranges of bytes of `run` that are in none of `segments`."""
     begin = run.begin
     for segment in sorted(segments, key=lambda segment: segment.begin):
         if begin < segment.begin:
@@ -317,7 +332,9 @@ def _part(run: Run, begin: int, end: int) -> Run:
 
 
 def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment]:
-    """Register the bytes of `gap`, and return a segment for each mapping in them. After an error no byte is registered.
+    """Register the bytes of `gap` with CUDA. Return one segment for each memory mapping of the process in the gap.
+
+    If an error is raised, no byte of the gap stays registered.
 
     Args:
         before: how many bytes are registered already, for the error.

@@ -1,4 +1,4 @@
-"""Host memory for CUDA: the bytes that a tensor takes, whether they may be written, why CUDA did not lock them."""
+"""Host memory for page-locking: the bytes of a tensor, which may be written, and why CUDA did not lock them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 
 
 class Memory(NamedTuple):
-    """The bytes [begin, end) of this process's memory.
+    """The bytes [begin, end) of this process's memory, those of a tensor or of another object.
 
     Attributes:
         keep: the object that keeps the memory alive.
@@ -33,18 +33,18 @@ class Memory(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Memory:
-        """Return the memory from the first value of a tensor to its last."""
+        """Return the Memory from the first value of a tensor to its last."""
         storage, begin = tensor.untyped_storage(), tensor.data_ptr()
         return cls(begin, begin + extent(tensor), storage, storage.data_ptr())
 
     @property
     def is_there(self) -> bool:
-        """Whether the memory is still that of `keep`: False once a storage has moved (`share_memory_`, `resize_`)."""
+        """Whether `keep` still has its memory here; False once a storage has moved (`share_memory_`, `resize_`)."""
         return not isinstance(self.keep, torch.UntypedStorage) or self.keep.data_ptr() == self.address
 
 
 class Run(NamedTuple):
-    """Bytes [begin, end) without a gap, and the memories in them."""
+    """Bytes [begin, end) without a gap, and the memories that lie there, which may overlap."""
 
     begin: int
     end: int
@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 
 def runs_of(memories: Iterable[Memory]) -> list[Run]:
-    """Return the bytes of the memories as runs; memories that overlap, or have only padding between, make one run.
+    """Join memories that overlap, or have only padding between, into ranges of bytes, and return these as Runs.
 
     The bytes are not rounded to pages, though CUDA locks pages: CUDA takes registered bytes for page-locked, and
     refuses to copy memory that is registered in part. A tensor's first and last page may have bytes of other objects.
@@ -68,7 +68,14 @@ def runs_of(memories: Iterable[Memory]) -> list[Run]:
 
 
 class Mapped(NamedTuple):
-    """A range [begin, end) of this process's memory whose mappings are of one kind."""
+    """A range [begin, end) of this process's memory in which all pages are mapped in the same way.
+
+    Attributes:
+        may_write: whether the pages may be written.
+        is_file: whether the pages are those of a file.
+        copies_on_write: whether the file is mapped privately: a page that is written, or locked for writing, becomes a
+            copy.
+    """
 
     begin: int
     end: int
@@ -78,7 +85,7 @@ class Mapped(NamedTuple):
 
 
 def mapped_in(begin: int, end: int) -> list[Mapped]:
-    """Return the mappings of this process in [begin, end), ascending; neighbours of one kind are joined."""
+    """Return how this process's memory in [begin, end) is mapped, ascending; neighbours of one kind are joined."""
     ranges: list[Mapped] = []
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
@@ -96,7 +103,7 @@ def mapped_in(begin: int, end: int) -> list[Mapped]:
 
 
 def refuse_read_only(where: str, tensor: Tensor, is_frozen: bool = False) -> None:
-    """Raise ValueError if a tensor in host memory may not be changed in place.
+    """Raise ValueError if a tensor in host memory must not be changed in place.
 
     Such a tensor lies in pages that are mapped for reading, or in a file that other processes map by themselves, so
     that they would miss the change.
@@ -114,7 +121,13 @@ def refuse_read_only(where: str, tensor: Tensor, is_frozen: bool = False) -> Non
 
 
 def refusal(where: str, code: int, num_bytes: int, before: int, remedy: str) -> Exception:
-    """Return the error for pages that CUDA did not lock; `before` bytes are locked already."""
+    """Return the exception to raise if CUDA did not lock `num_bytes` bytes of host memory.
+
+    Args:
+        code: the error code of cudaHostRegister.
+        before: how many bytes are locked already.
+        remedy: what to do, as words for the error.
+    """
     if code == NOT_SUPPORTED:
         return RuntimeError(
             f"{where}: {num_bytes} bytes lie in pages that may not be written, as of a file mapped for reading. This "

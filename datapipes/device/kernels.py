@@ -1,5 +1,4 @@
-"""The kernels that run on a GPU, in Triton. Their callers, gather.py and features/gpu_cached_feature.py, state their
-purpose.
+"""The kernels that run on a GPU, in Triton; called by gather.py and features/gpu_cached_feature.py.
 
 This is the only module that needs triton. It can be imported without triton; then `HAS_TRITON` is False, and the
 kernels are plain functions that must not be called. No kernel is specialized for numbers that change between
@@ -16,7 +15,7 @@ except ImportError:
     HAS_TRITON = False
 
     class tl:
-        """The names in the signatures below."""
+        """Replaces `triton.language` if triton is not installed: the names that the kernels' signatures use."""
 
         constexpr = Any
 
@@ -26,7 +25,7 @@ else:
     HAS_TRITON = True
 
     def _kernel(*changing: str) -> Any:
-        """Return a decorator that makes a kernel, which is not specialized for the values of `changing`."""
+        """Return a decorator for Triton kernels. New values of the arguments `changing` do not compile them anew."""
         return triton.jit(do_not_specialize=[*changing])
 
 
@@ -50,10 +49,12 @@ def gather_rows(
     DECODED_FROM: tl.constexpr,  # "", "float16", "bfloat16" or "int8"
     TILE: tl.constexpr,  # units that a program copies at once
 ):
-    """Copy the rows at `ids`. An id that is not in [0, count) and has no slot gets zeros.
+    """Copy the rows of `table` at `ids` to `out`. An id with a slot gets its row from `cached` instead.
 
-    A thread loads one unit of a row with one instruction, the next thread the next unit. Units are as wide as the
-    alignment allows. Each offset is a number of units times a constant, so that the compiler knows the alignment.
+    An id that is not in [0, count) and has no slot gets zeros, and is counted in `missing`. A row consists of UNITS
+    units of LANES values of BITS bits. A thread loads one unit with one instruction, the next thread the next unit.
+    Units are as wide as the alignment allows. Each offset is a number of units times a constant, so that the compiler
+    knows the alignment.
     """
     if table.dtype.is_int():
         table = table.to(tl.int64)  # an address below 4 GiB, of a small table, is passed as int32
@@ -117,7 +118,7 @@ def gather_rows(
 
 @_kernel()
 def _from_float16(bits):
-    """Return the float32 values of float16 bits; a NaN keeps its bits and becomes quiet, as on a CPU."""
+    """Convert float16 values, given as bits, to float32. A NaN keeps its bits and becomes quiet, as on a CPU."""
     wide = bits.to(tl.int32)
     nan = ((wide & 0x8000) << 16) | 0x7FC00000 | ((wide & 0x3FF) << 13)
     value = bits.to(tl.float16, bitcast=True).to(tl.float32)
@@ -126,7 +127,7 @@ def _from_float16(bits):
 
 @_kernel("ids", "num_ids", "count")
 def check_ids(ids, missing, num_ids, count, TILE: tl.constexpr):
-    """Count the ids that are not in [0, count), and copy nothing; for rows that have no bytes."""
+    """Count in `missing` the ids that are not in [0, count), and copy nothing; for rows that have no bytes."""
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     row = tl.load(ids + number, mask=number < num_ids, other=0).to(tl.int64)
     wrong = (number < num_ids) & ((row < 0) | (row >= count))
@@ -156,8 +157,11 @@ def look_up(
     WAYS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Find the slots of ids, in the set `id % num_sets`, and stamp them. If two programs write to one place, they write
-    the same value.
+    """Look up ids in a cache of rows. Write the slot of each cached id to `slots`, and missing ids to `orders`.
+
+    The cache has `num_sets` sets of WAYS slots; an id belongs to the set `id % num_sets`. The order of a missing id is
+    its position among all ids, set by set. The slots that are found are stamped with `now`, the ordinal of this read.
+    If two programs write to one place, they write the same value.
     """
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     is_wanted = number < num_ids
@@ -189,10 +193,11 @@ def choose_slots(
     WAYS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Give slots to the first WAYS of `orders` in each set: the slots with the oldest stamps first, but no slot that
-    this read has stamped. Repeats get no slot.
+    """Choose slots of the cache for ids that `look_up` did not find. `orders` are these ids, ascending, set by set.
 
-    The thread that has the first order of a set handles the whole set, so no other thread reads or writes its slots.
+    Each set gives its slots to its first WAYS orders: the slots with the oldest stamps first, but no slot that this
+    read has stamped. A repeated id gets no second slot. The thread that has the first order of a set handles the whole
+    set, so no other thread reads or writes its slots.
     """
     number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     order = tl.load(orders + number, mask=number < num_ids, other=_NO_ORDER)

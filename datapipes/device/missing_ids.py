@@ -1,4 +1,4 @@
-"""MissingIds: counts of ids without a row that the gathers of one feature on one device have found.
+"""MissingIds: reports ids without a row that gathers on a GPU have met, after the gathers have run.
 
 A gather cannot raise: the ids lie on the device, and looking at them would wait for the device. So the kernel counts
 the wrong ids in device memory. The count is then copied to page-locked memory, and an event passes after the copy. The
@@ -23,7 +23,13 @@ from datapipes.device.runtime import Event, cuda
 
 
 class _Count(NamedTuple):
-    """The count of one gather: int64 [2], how many ids were wrong and the smallest of them."""
+    """The wrong ids of one gather, as int64 [2]: how many they are, and the smallest of them.
+
+    Attributes:
+        on_device: the tensor to which the gather writes.
+        in_host: its copy in page-locked memory.
+        passed: an event, which passes once `in_host` has the values.
+    """
 
     on_device: Tensor
     in_host: Tensor
@@ -31,7 +37,9 @@ class _Count(NamedTuple):
 
 
 class MissingIds:
-    """The counts of gathers that may still run. Threads and streams may share it.
+    """Collects, for one feature on one device, the ids without a row that gathers have met, and raises the error later.
+
+    Threads and streams may share it.
 
     Args:
         where: the words with which errors begin.
@@ -51,7 +59,7 @@ class MissingIds:
 
     @contextmanager
     def counter(self) -> Iterator[Tensor]:
-        """Give device memory, int64 [2], for the counts of one gather; see `_Count`.
+        """Context manager: give device memory, int64 [2], in which one gather counts its wrong ids; see `_Count`.
 
         Queue the gather inside the with statement. Enter the statement while the gather's stream is the current one.
         """
@@ -72,7 +80,7 @@ class MissingIds:
             self._in_flight.append(count)
 
     def raise_known(self) -> None:
-        """Raise IndexError if a finished gather met ids without a row; do not wait for the other gathers."""
+        """Raise IndexError if a finished gather met ids without a row. Do not wait for gathers that still run."""
         with self._lock:
             self._look()
             wrong, smallest = self._wrong, self._smallest
@@ -86,7 +94,7 @@ class MissingIds:
             )
 
     def finish(self) -> None:
-        """Wait for the gathers that were queued before, then do as `raise_known`."""
+        """Wait for the gathers that were queued before; raise IndexError if one of them met ids without a row."""
         with self._lock:
             waited_for = [*self._in_flight]
         for count in waited_for:
@@ -94,7 +102,7 @@ class MissingIds:
         self.raise_known()
 
     def _look(self) -> None:
-        """Add up the counts of gathers that have finished by now. Call it with the lock held."""
+        """Add the counts of the gathers that have finished by now to the totals. Call it with the lock held."""
         queued = [*self._in_flight]
         self._in_flight.clear()  # the list stays: the finalizer of the table has it too
         for count in queued:
@@ -109,7 +117,7 @@ class MissingIds:
 
 
 def wait_for_all(waits: Iterable[Callable[[], None]]) -> None:
-    """Make all calls of `waits`, then raise the first IndexError (ids without rows) that one of them raised.
+    """Call all functions in `waits`, even if some raise IndexError (ids without rows); then raise the first such error.
 
     If the first error ended the calls, a later read would raise the errors of the other calls.
     """
@@ -123,7 +131,7 @@ def wait_for_all(waits: Iterable[Callable[[], None]]) -> None:
 
 
 def _let_go(in_flight: list[_Count], table: Tensor, pid: int) -> None:
-    """Wait for the gathers in flight, then drop the table. Only then may its memory be used for something else."""
+    """Wait for the gathers that still run, then drop the table: only then may its memory be used for something else."""
     if os.getpid() == pid:  # a forked child has the objects, but not CUDA
         for count in in_flight:
             count.passed.synchronize()

@@ -1,7 +1,8 @@
 """All calls of CUDA in one object: streams, events, copies, page-locked memory and kernels.
 
-All other modules call `cuda()` and never torch.cuda. So tests put another object in its place, which plays the order of
-a GPU without a GPU and refuses a read that comes too early. Nothing here initialises CUDA before its first use.
+All other modules call `cuda()` and never torch.cuda. So tests can put another object in its place. It needs no GPU,
+runs queued work in the order in which a GPU might, and refuses a read that comes too early. Nothing here initialises
+CUDA before its first use.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ OutOfMemory: type[RuntimeError] = _TORCH.OutOfMemoryError  # of a device
 
 
 class Event(Protocol):
-    """A point in the work of a stream, as torch.cuda.Event."""
+    """A point in the work of a stream. The interface is that of torch.cuda.Event."""
 
     def record(self, stream: Any) -> None: ...
     def query(self) -> bool: ...
@@ -30,14 +31,14 @@ class Event(Protocol):
 
 
 class Stream(Protocol):
-    """A queue of work of one device, as torch.cuda.Stream; its work runs in order."""
+    """A queue of work on one device; the work runs in order. The interface is that of torch.cuda.Stream."""
 
     def wait_event(self, event: Any) -> None: ...
     def synchronize(self) -> None: ...
 
 
 class Cuda:
-    """CUDA by way of torch."""
+    """The CUDA runtime, by way of torch. Tests replace this object by one that needs no GPU."""
 
     def __init__(self) -> None:
         self._launched_on: set[int] = set()
@@ -51,13 +52,13 @@ class Cuda:
         return device if device.index is not None else torch.device("cuda", int(_TORCH.current_device()))
 
     def holds(self, tensor: Tensor) -> bool:
-        """Return whether a tensor lies in the memory of a device."""
+        """Return whether a tensor lies in GPU memory."""
         return tensor.is_cuda
 
     def is_pinned(self, address: int) -> bool:
-        """Return whether a byte of host memory is page-locked, by torch or by `register`; never initialises CUDA.
+        """Return whether the byte of host memory at `address` is page-locked, by torch or by `register`.
 
-        For a tensor, torch asks only about the first byte of its storage.
+        This never initialises CUDA. Torch itself can only be asked about the first byte of a tensor's storage.
         """
         if not self._is_in_use():
             return False
@@ -65,7 +66,7 @@ class Cuda:
         return torch.frombuffer(byte, dtype=torch.uint8).is_pinned()
 
     def _is_in_use(self) -> bool:
-        """Return whether this process uses CUDA already. Tensor.pin_memory uses CUDA without setting torch's flag."""
+        """Return whether this process uses CUDA already. After Tensor.pin_memory alone, torch's own flag is not set."""
         if _TORCH.is_initialized():
             return True
         with suppress(RuntimeError):  # a forked child, which cannot use CUDA
@@ -75,19 +76,19 @@ class Cuda:
         return False
 
     def new_stream(self, device: torch.device) -> Stream:
-        """Return a new stream of `device`, which waits for no other stream."""
+        """Return a new stream of `device`. Its work waits for no other stream."""
         return _TORCH.Stream(device)  # type: ignore[no-any-return]
 
     def current_stream(self, device: torch.device) -> Stream:
-        """Return the stream on which this thread queues work of `device`."""
+        """Return this thread's current stream of `device`, on which it queues work."""
         return _TORCH.current_stream(device)  # type: ignore[no-any-return]
 
     def default_stream(self, device: torch.device) -> Stream:
-        """Return the stream on which threads that have chosen no stream queue work of `device`."""
+        """Return the default stream of `device`, which threads use unless they have chosen a stream."""
         return _TORCH.default_stream(device)  # type: ignore[no-any-return]
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Return a context in which `stream` and its device are this thread's current ones."""
+        """Return a context manager that makes `stream` and its device this thread's current ones."""
         return _TORCH.stream(stream)  # type: ignore[no-any-return]
 
     def new_event(self) -> Event:
@@ -95,11 +96,11 @@ class Cuda:
         return _TORCH.Event()  # type: ignore[no-any-return]
 
     def copy(self, tensor: Tensor, device: torch.device, *, non_blocking: bool) -> Tensor:
-        """Return a copy on `device`, queued on its current stream; or `tensor` itself if it is there already."""
+        """Queue a copy of a tensor to `device`, and return the copy; or the tensor itself if it is there already."""
         return tensor.to(device, non_blocking=non_blocking)
 
     def copy_back(self, to: Tensor, tensor: Tensor) -> None:
-        """Queue a copy of a tensor of a device to page-locked host memory, on the device's current stream."""
+        """Queue a copy of `tensor`, on a device, to `to`, in page-locked host memory, on the current stream."""
         to.copy_(tensor, non_blocking=True)
 
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
@@ -112,41 +113,48 @@ class Cuda:
         return torch.empty(shape, dtype=dtype, device=device)
 
     def memory_left(self, device: torch.device) -> int:
-        """Return how many bytes of a device can still be taken: free bytes and unused bytes of torch's cache."""
+        """Return how many more bytes a device can give: its free bytes, and unused bytes in torch's cache."""
         unused = _TORCH.memory_reserved(device) - _TORCH.memory_allocated(device)
         return int(_TORCH.mem_get_info(device)[0] + unused)
 
     def empty_pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised tensor in page-locked memory; torch recycles the memory after all copies from it."""
+        """Return an uninitialised tensor in page-locked memory, which torch reuses only after all copies from it."""
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def register(self, address: int, num_bytes: int, *, read_only: bool) -> int:
-        """Lock the pages of host memory and map them for all devices; return the CUDA error, 0 for success."""
+        """Page-lock host memory and map it for all devices. Return the code of the CUDA error; 0: success."""
         _TORCH.init()
         flags = _PORTABLE | _MAPPED | (_READ_ONLY if read_only else 0)
         return _forgotten(int(_TORCH.cudart().cudaHostRegister(address, num_bytes, flags)))
 
     def unregister(self, address: int) -> int:
-        """Undo `register`; return the CUDA error, 0 for success."""
+        """Undo `register` for the memory at `address`. Return the code of the CUDA error; 0: success."""
         return _forgotten(int(_TORCH.cudart().cudaHostUnregister(address)))
 
     def launch(self, kernel: Any, grid: tuple[int, ...], device: torch.device, *args: Any, **constants: Any) -> None:
-        """Queue a Triton kernel on the current stream of `device`. Tensors in `args` must be on the device; pass host
-        memory by its address.
+        """Queue a Triton kernel on the current stream of `device`.
+
+        Args:
+            grid: the number of programs along each dimension.
+            args: the kernel's arguments. Tensors must be on the device; host memory is passed by its address.
+            constants: the kernel's compile-time constants, and options for the launch.
         """
         self._launched_on.add(device.index)
         with _TORCH.device(device):
             kernel[grid](*args, **constants)
 
     def synchronize(self) -> None:
-        """Wait for the work of every device that this process has used, by torch or otherwise. Leave others alone."""
+        """Wait for the work of all devices that this process has used, by torch or otherwise; not of other devices."""
         for index in range(self.device_count() if _TORCH.is_initialized() else 0):
             if index in self._launched_on or _has_context(index) is not False:
                 _TORCH.synchronize(index)
 
 
 def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the dense tensors of which a sparse tensor consists: torch records streams only for dense tensors."""
+    """Return the dense tensors of which a sparse tensor consists, since torch records streams only for these.
+
+    For a dense tensor return it alone.
+    """
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -157,13 +165,13 @@ def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def _has_context(index: int) -> bool | None:
-    """Return whether this process has used a device; None where torch does not tell."""
+    """Return whether this process has used the CUDA device `index`. None: this version of torch does not tell."""
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     return None if has_context is None else bool(has_context(index))
 
 
 def _forgotten(code: int) -> int:
-    """Return a CUDA error that the caller handles, and clear it; else torch would raise it for its next kernel."""
+    """Return `code`, a CUDA error that the caller handles, and clear it, or torch would raise it at its next kernel."""
     if code != 0:
         with suppress(RuntimeError):  # raised and so forgotten here
             torch.ones(1, device="cuda")
@@ -174,5 +182,5 @@ _current = Cuda()
 
 
 def cuda() -> Cuda:
-    """Return the CUDA runtime, or its replacement in tests."""
+    """Return the object for all calls of CUDA; in tests its replacement."""
     return _current

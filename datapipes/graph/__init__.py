@@ -1,4 +1,4 @@
-"""Graphs in memory and on disk."""
+"""CSCGraph, HeteroCSCGraph and their common base: build, save, edit and split graphs."""
 
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph

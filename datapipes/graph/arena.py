@@ -1,4 +1,4 @@
-"""Arena: one file, arrays.npy, that holds many arrays, and the header that lists them.
+"""Arena: one file, arrays.npy, that has many arrays, and the list of these arrays in a JSON header.
 
 However many arrays there are, they take one file descriptor and one memory mapping.
 The file is a NumPy array of bytes. A JSON header beside it says which arrays there are, their dtypes and shapes, and
@@ -54,7 +54,7 @@ _DIGEST = plain("32 hexadecimal digits", lambda value: isinstance(value, str) an
 
 
 class Array(NamedTuple):
-    """An array to write. Its values come in `pieces`, which are made during the writing."""
+    """An array to write to an arena. Its values come in `pieces`, which are made during the writing."""
 
     place: Place
     dtype: torch.dtype
@@ -65,10 +65,12 @@ class Array(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """The entry of an array in a header.
+    """What the JSON header says of one array in arrays.npy.
 
     Attributes:
+        kind: what the array is: "indptr", "indices", "edge_ids", "node_attributes", "edge_attributes" or others.
         type: the position of its node type or edge type in the header's list of types.
+        name: the name of the attribute, if the array is an attribute.
         offset: the byte of the arena at which the array begins.
         digest: the array's `array_digest`; None if the header has none.
     """
@@ -83,18 +85,18 @@ class Entry:
 
     @property
     def place(self) -> Place:
-        """(kind, type, name) of the array; the name is "" unless the array is an attribute."""
+        """(kind, type, name): the key of the array in its arena. The name is "" unless the array is an attribute."""
         return self.kind, self.type, self.name if self.kind.endswith("attributes") else ""
 
     @property
     def end(self) -> int:
-        """The byte of the arena after the array's last byte."""
+        """The byte of the arena at which the array ends, exclusive."""
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Arena:
-    """The list of an arena's arrays, as a header contains it.
+    """The list of the arrays in an arena file of `num_bytes` bytes, as a header contains it.
 
     Raises:
         ValueError: An array is not within `num_bytes`, does not begin at a multiple of 64, or overlaps another.
@@ -117,7 +119,7 @@ class Arena:
 
 
 def planned(arrays: Iterable[Array]) -> Arena:
-    """Return the Arena of a file that holds `arrays` one after the other."""
+    """Plan a file that has `arrays` one after the other, and return its Arena. Nothing is written."""
     entries: list[Entry] = []
     end = 0
     for array in arrays:
@@ -128,8 +130,10 @@ def planned(arrays: Iterable[Array]) -> Arena:
 
 
 def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, Entry]:
-    """Return {place: entry}; `kinds` is {allowed kind of array: number of node types or edge types}.
+    """Return the entries of an arena as {(kind, type, name): entry}, checked.
 
+    Args:
+        kinds: {allowed kind of array: number of node types or edge types}.
     Raises:
         ValueError: An array has a kind that is not allowed or an unknown type, or is listed twice.
     """
@@ -147,7 +151,12 @@ def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, 
 
 
 def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list[dict[str, Tensor]]:
-    """Return a list with {name: values} for each of `count` types; `kind` is "node_attributes" or "edge_attributes"."""
+    """Return the attributes among `arrays`: a list of {name: values}, one dict for each of `count` types.
+
+    Args:
+        arrays: {(kind, position of the type, name): values}.
+        kind: "node_attributes" or "edge_attributes".
+    """
     attributes: list[dict[str, Tensor]] = [{} for _ in range(count)]
     for (array_kind, number, name), values in arrays.items():
         if array_kind == kind:
@@ -159,7 +168,7 @@ def attributes_of(arrays: Mapping[Place, Tensor], kind: str, count: int) -> list
 
 
 def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) -> str:
-    """Return the JSON text of the header `name`: `fields`, then the arrays.
+    """Return the JSON text of a header: `fields`, then the list of the arrays in `arena`. `name` is for errors.
 
     Raises:
         ValueError: The text is longer than MOST_HEADER_BYTES, which the reader would refuse.
@@ -175,7 +184,7 @@ def header_text(where: str, name: str, fields: Mapping[str, Any], arena: Arena) 
 
 @contextmanager
 def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
-    """Context manager: turn whatever reading a corrupt header raises into a ValueError that names the file."""
+    """Context manager: if reading a corrupt header fails inside, raise a ValueError that names the file `path`."""
     try:
         yield
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -183,7 +192,7 @@ def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
 
 
 def refuse_other_format(header: Mapping[str, Any], wanted: str, version: int) -> None:
-    """Raise ValueError unless a header has the format `wanted` and this version. Call it inside `valid_header`."""
+    """Raise ValueError unless the header has the format `wanted` and this version. Call it inside `valid_header`."""
     form, number = header["format"], header["version"]
     if (form, number) != (wanted, version) or type(number) is not int:
         raise ValueError(f"format {shown(form)} version {shown(number)}, allowed {wanted!r} version {version}")
@@ -198,11 +207,11 @@ def write_arena(
     arrays: Iterable[Iterable[Tensor]],
     on_bytes: Callable[[memoryview], None] = lambda values: None,
 ) -> None:
-    """Write an arena; an existing file is overwritten.
+    """Write all arrays of an arena to the file `path`; overwrite an existing file.
 
     Args:
         arena: the result of `planned`.
-        arrays: the pieces of each array, which hold its values in C order, one piece after the other.
+        arrays: for each array its pieces; together they have its values in C order.
         on_bytes: called with all bytes of the file, in order, as they are written.
     Raises:
         ValueError: The pieces have more or fewer bytes than the array.
@@ -237,10 +246,11 @@ def _file_header(arena: Arena) -> memoryview:
 
 
 class ArenaWriter:
-    """Context manager to write the arrays of an arena side by side: each call of `put` appends values to any array.
+    """Context manager: writes the arrays of an arena side by side. Each `put` appends values to one of the arrays.
 
     Args:
-        kinds_of_ids: kinds of arrays that hold ids, whose digests are the same for int32 and int64.
+        arena: the result of `planned`.
+        kinds_of_ids: kinds of arrays that contain ids, whose digests are the same for int32 and int64.
     Raises:
         OSError: The disk has too little space.
     """
@@ -269,7 +279,7 @@ class ArenaWriter:
         self._digests[number].take(values)
 
     def finished(self) -> Arena:
-        """Return the arena with the digest of each array. Call it after all values were put."""
+        """Return the arena with the digests of all arrays added. Call it after all values were put."""
         entries = self.arena.arrays
         assert self._written == [entry.end - entry.offset for entry in entries]
         digested = [
@@ -298,7 +308,7 @@ def read_arena(where: str, path: Path, num_bytes: int, mmap: bool) -> NDArray[np
 
 
 def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> NDArray[np.uint8]:
-    """Return all bytes of an arena from its open file. Call it inside `readable`."""
+    """Return all bytes of an arena, given its open file; memory-mapped with `mmap`. Call it inside `readable`."""
     array = read_array(file, (num_bytes,), mmap)
     if array.dtype != np.uint8:
         raise ValueError(f"dtype {array.dtype}")

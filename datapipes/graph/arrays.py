@@ -1,4 +1,4 @@
-"""The arrays of a graph, in the classes that converters, storage and choices pass.
+"""The arrays of a graph, in the classes that pass them between converters, storage and graphs.
 
 Also the names of arrays in digests and errors, and the digest of a graph, made from the digests of its arrays.
 """
@@ -25,7 +25,10 @@ TOPOLOGY = ("indptr", "indices", "edge_ids")  # kinds of arrays; their digests a
 
 
 class GraphArrays(NamedTuple):
-    """Unchecked arguments for HeteroCSCGraph; or for CSCGraph, with None as the only node type and edge type."""
+    """All arrays of a graph, not checked yet: the arguments of HeteroCSCGraph.
+
+    For a CSCGraph, None is the only node type and the only edge type.
+    """
 
     relations: Mapping[Any, tuple[Tensor, Tensor]]
     num_nodes: Mapping[Any, int]
@@ -38,7 +41,7 @@ class GraphArrays(NamedTuple):
     def of(
         cls, num_nodes: Mapping[Any, int], edge_types: Collection[Any], arrays: Mapping[tuple[str, Any, str], Tensor]
     ) -> GraphArrays:
-        """Return the GraphArrays of `arrays`, {(kind, type, name): values}; the inverse of `each`."""
+        """Return the GraphArrays of `arrays`, {(kind, type, name): values}. `each` yields these items again."""
         nodes: dict[Any, dict[str, Tensor]] = {node_type: {} for node_type in num_nodes}
         edges: dict[Any, dict[str, Tensor]] = {edge_type: {} for edge_type in edge_types}
         for (kind, type_, name), values in arrays.items():
@@ -76,12 +79,12 @@ class TypedRelation:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges, parallel edges included."""
+        """Number of edges; parallel edges count separately."""
         return int(self.indices.shape[0])
 
 
 class GraphRows(NamedTuple):
-    """The in-edges of all nodes of a graph along one edge type; implements `Rows` in choice.py."""
+    """The in-edges of all nodes of a graph along one edge type, with attributes; what a policy for drawing reads."""
 
     indptr: Tensor
     indices: Tensor
@@ -106,7 +109,7 @@ class GraphRows(NamedTuple):
 
 
 class ByType(NamedTuple):
-    """A graph by type: ({node type: number of nodes}, {edge type: Relation}, {node type: {name: values}})."""
+    """A graph as dicts by type: {node type: number of nodes}, {edge type: Relation}, {node type: {name: values}}."""
 
     num_nodes: Mapping[Any, int]
     relations: Mapping[Any, Any]
@@ -114,7 +117,7 @@ class ByType(NamedTuple):
 
 
 def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return `indices` as `dtype`, int32 or int64; the same tensor if it has this dtype already."""
+    """Convert `indices` to `dtype`, int32 or int64. If they have this dtype already, return the same tensor."""
     if dtype == indices.dtype:
         return indices
     # Converted by NumPy, which asks for huge pages; torch does not.
@@ -124,22 +127,28 @@ def as_index_dtype(indices: Tensor, dtype: torch.dtype) -> Tensor:
 def graph_digest(
     num_nodes: Mapping[NodeType | None, int], relations: Mapping[EdgeType | None, Sequence[str | None]]
 ) -> str:
-    """Return the digest of a graph's topology, which `Graph.digest` returns: 32 hexadecimal digits.
+    """Return the digest of a graph's topology, 32 hexadecimal digits, from the digests of its arrays.
 
     Args:
         num_nodes: {node type: number}, sorted.
-        relations: {edge type: the array_digest of each array of TOPOLOGY, None for a missing array}, sorted.
+        relations: {edge type: the array_digest of indptr, indices and edge_ids, None for a missing array}, sorted.
     """
     facts = [[*num_nodes.items()], [[edge_type, *digests] for edge_type, digests in relations.items()]]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
 def array_name(kind: str, type_: Any, name: str | None = None) -> str:
-    """Return an array's name in errors and digests, as "node attribute 'x' of 'paper'"; `kind` is as in graph.json."""
+    """Return how errors and digests name an array, such as "node attribute 'x' of 'paper'".
+
+    Args:
+        kind: as in graph.json: "indptr", "indices", "edge_ids", "node_attributes" or "edge_attributes".
+        type_: the node type or edge type; None without types.
+        name: the name of the attribute, if the array is an attribute.
+    """
     text = kind if kind in TOPOLOGY else f"{kind.removesuffix('s').replace('_', ' ')} {name!r}"
     return text if type_ is None else f"{text} of {type_!r}"
 
 
 def written_digest(kind: str, values: Tensor) -> str:
-    """Return the digest that a saved graph stores for an array of this kind."""
+    """Return the digest of `values` that a saved graph stores; for ids, int32 and int64 give the same digest."""
     return array_digest(values, as_int64=kind in TOPOLOGY)

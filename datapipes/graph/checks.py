@@ -1,6 +1,7 @@
 """Checks of the arrays of a graph, with types or without. Only `refuse_negative_ids` reads all values of an array.
 
-`where` names the class in errors. `type_` is the node type or edge type of the arrays; None without types.
+Common arguments: `where` is the class that errors name. `type_` is the node type or edge type of the arrays; None
+without types.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ MAX_NODES = 2**48  # with more nodes the offsets alone exceed any memory
 
 
 def check_csc(where: str, indptr: Any, indices: Any, type_: Any = None) -> tuple[Tensor, Tensor]:
-    """Return (indptr, indices) as tensors over the same memory; only an int32 indptr is copied, to int64.
+    """Check the CSC arrays of an edge type, and return (indptr, indices) as tensors.
+
+    The tensors share the memory of the arguments; only an int32 indptr is copied, to int64.
 
     Raises:
         TypeError, ValueError: A dtype or shape is not allowed, or indptr does not go from 0 to the number of indices.
@@ -45,7 +48,13 @@ def check_csc(where: str, indptr: Any, indices: Any, type_: Any = None) -> tuple
 
 
 def check_attributes(where: str, kind: str, attributes: Any, count: int, type_: Any = None) -> dict[str, Tensor]:
-    """Return `attributes` as {name: tensor [count, ...]}, checked; `kind` is "node" or "edge"."""
+    """Check node or edge attributes, and return them as {name: tensor [count, ...]}; None becomes {}.
+
+    Args:
+        kind: "node" or "edge".
+        attributes: {name: values}, or None.
+        count: number of nodes or edges.
+    """
     suffix = of_type(type_)
     if attributes is not None and not isinstance(attributes, Mapping):
         raise TypeError(
@@ -67,7 +76,7 @@ def check_attributes(where: str, kind: str, attributes: Any, count: int, type_: 
 
 
 def check_edge_ids(where: str, edge_ids: Any, num_edges: int, type_: Any = None) -> Tensor | None:
-    """Return `edge_ids` as int64 [num_edges]; None if it is None."""
+    """Check `edge_ids`, and return them as int64 [num_edges]. None stays None."""
     if edge_ids is None:
         return None
     suffix = of_type(type_)
@@ -81,7 +90,7 @@ def check_edge_ids(where: str, edge_ids: Any, num_edges: int, type_: Any = None)
 
 
 def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
-    """Return `dtype`, which must be int32 or int64 and hold the ids of `num_nodes` nodes, the most of any node type."""
+    """Return `dtype`; ValueError unless it is int32 or int64 and can represent the ids of `num_nodes` nodes."""
     if dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"graph: index dtype must be torch.int32 or torch.int64, got {shown(dtype)}. Pass one of them."
@@ -92,7 +101,7 @@ def check_index_dtype(dtype: Any, num_nodes: int) -> torch.dtype:
 
 
 def refuse_negative_ids(edge_ids: NDArray[np.int64], edge_type: Any) -> None:
-    """Raise ValueError for an edge id below 0. Reads all ids."""
+    """Raise ValueError if an edge id is negative. Reads all ids."""
     if edge_ids.size > 0 and edge_ids.min() < 0:
         place = int(edge_ids.argmin())
         raise ValueError(
@@ -102,7 +111,12 @@ def refuse_negative_ids(edge_ids: NDArray[np.int64], edge_type: Any) -> None:
 
 
 def check_mapping(where: str, name: str, value: Any, form: str, *, optional: bool = True) -> Mapping[Any, Any]:
-    """Return `value`, which must be a dict; errors show `form`. If `optional`, None is allowed too and becomes {}."""
+    """Return `value` if it is a dict, otherwise raise TypeError. If `optional`, None is allowed, too, and becomes {}.
+
+    Args:
+        name: the argument, for errors.
+        form: a text that tells errors what the dict should contain, such as "{edge type: name}".
+    """
     if value is None and optional:
         return {}
     if not isinstance(value, Mapping):
@@ -116,7 +130,7 @@ def check_mapping(where: str, name: str, value: Any, form: str, *, optional: boo
 def check_relation(
     edge_type: EdgeType, arrays: Any, num_nodes: Mapping[str, int], edge_ids: Any, attributes: Any
 ) -> TypedRelation:
-    """Check the arrays of an edge type, and return them as a TypedRelation."""
+    """Check (indptr, indices), the edge ids and the attributes of an edge type; return a TypedRelation."""
     src, _, dst = edge_type
     for end in (src, dst):
         known_node_type(f"{_NAME}, num_nodes for {edge_type}", end, num_nodes)
@@ -141,7 +155,13 @@ def check_num_nodes(num_nodes: Any) -> dict[str, int]:
 
 
 def of_known_edge_types(name: str, values: Any, edge_types: Mapping[EdgeType, Any], form: str) -> dict[EdgeType, Any]:
-    """Return `values` with tuples as keys; None becomes {}. Refuse a key that is not in `edge_types`."""
+    """Return `values`, {edge type: ...}, with tuples as keys; None becomes {}. ValueError for an unknown edge type.
+
+    Args:
+        name: the argument, for errors.
+        edge_types: a dict whose keys are the edge types of the graph.
+        form: a text that tells errors what the dict should contain.
+    """
     by_type = by_edge_type(f"{_NAME}, {name}", check_mapping(_NAME, name, values, form))
     for edge_type in by_type:
         known_edge_type(f"{_NAME}, {name}", edge_type, edge_types)
@@ -149,7 +169,7 @@ def of_known_edge_types(name: str, values: Any, edge_types: Mapping[EdgeType, An
 
 
 def refuse_mixed_dtypes(relations: Mapping[EdgeType, TypedRelation]) -> None:
-    """Raise TypeError if the `indices` of two relations have different dtypes."""
+    """Raise TypeError unless the `indices` of all relations have the same dtype."""
     first: tuple[EdgeType, torch.dtype] | None = None
     for edge_type, relation in relations.items():
         dtype = relation.indices.dtype

@@ -1,6 +1,6 @@
-"""Choice: how the in-edges of a node are drawn. The base of the policies in sampling/, and the uniform one.
+"""Choice: how the in-edges of a node are drawn. The base of all policies in sampling/, and the uniform policy itself.
 
-A Choice holds the user's arguments. For each minibatch it makes the random keys, and the Choice that requests to other
+A Choice has the user's arguments. For each minibatch it makes the random keys, and the Choice that requests to other
 parts carry. From the in-edges of a graph or a part (`Rows`) it makes the arrays from which the kernel draws, and their
 digests for the sampler's fingerprint. docs/semantics.md, section 3.
 
@@ -31,7 +31,7 @@ from datapipes.processes.sharing import ForWorkers
 
 
 class RowForm(NamedTuple):
-    """Dtype and shape of a row of an attribute; `dtype` is the Python type if the attribute is no tensor."""
+    """Dtype and row shape of an attribute. If the attribute is no tensor, `dtype` is its Python type."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class RowForm(NamedTuple):
 
 
 class Attributed(Protocol):
-    """What a choice needs to check a graph or a part: dtypes and row shapes of attributes, not their values."""
+    """A graph or a part, as a Choice needs it for checks: dtypes and row shapes of attributes, without their values."""
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -55,15 +55,15 @@ class Attributed(Protocol):
         """Return {("node" or "edge", type or None, name): RowForm} of all attributes."""
 
     def _refuse_source_times(self, where: str, name: str) -> None:
-        """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
+        """Raise ValueError if it cannot read the node attribute `name` as the times of the sources of in-edges."""
 
 
 class Edges(Protocol):
-    """In-edges along one edge type, by destination: for all nodes of a graph, or for the nodes that a part owns."""
+    """In-edges of one edge type in CSC arrays: for all nodes of a graph, or for the nodes that a part owns."""
 
     @property
     def indptr(self) -> Tensor:
-        """int64 [num_rows + 1]; in a graph each node of the destination type has a row."""
+        """int64 [num_rows + 1]: row i has the in-edges [indptr[i], indptr[i + 1]). In a graph, row i is node i."""
 
     @property
     def indices(self) -> Tensor:
@@ -71,27 +71,27 @@ class Edges(Protocol):
 
     @property
     def edge_attributes(self) -> Mapping[str, Tensor]:
-        """{name: [num_edges, ...]}, aligned with `indices`."""
+        """{name: values [num_edges, ...]}, in the order of `indices`."""
 
 
 class Rows(Edges, Protocol):
-    """In-edges, and the attributes of their sources, as a choice reads them."""
+    """In-edges, and the attributes of their sources: what a Choice reads to make the arrays for the kernel."""
 
     @property
     def node_ids(self) -> Tensor | None:
-        """int64 [num_rows], the node whose in-edges are in each row; None if row i is node i."""
+        """int64 [num_rows]: row i has the in-edges of the node node_ids[i]. None: row i is node i."""
 
     @property
     def num_source_values(self) -> int:
-        """Length of a `source_attribute`: in a graph the number of source nodes, in a part the number of in-edges."""
+        """Length of what `source_attribute` returns: the number of source nodes in a graph, of in-edges in a part."""
 
     def source_attribute(self, name: str) -> Tensor | None:
-        """Return a node attribute of the sources: in a graph a value for each node, in a part a value for each in-edge.
-        None: there is no such attribute.
+        """Return the values of a node attribute for the sources: one value for each source node in a graph, one for
+        each in-edge in a part. None: there is no such attribute.
         """
 
     def times_of_sources(self, name: str, out: Tensor | None = None) -> Tensor:
-        """Return the time of each in-edge's source, int64 [num_edges]; written to `out` if given."""
+        """Return the time of each in-edge's source, int64 [num_edges], from a node attribute; in `out` if given."""
 
 
 _CARRIED: dict[str, type[Choice]] = {}  # {by: class} of the choices that a request may carry
@@ -99,11 +99,11 @@ _CARRIED: dict[str, type[Choice]] = {}  # {by: class} of the choices that a requ
 
 @dataclass(frozen=True)
 class Choice:
-    """How in-edges are drawn: the base of the policies, and itself the uniform one (each in-edge is equally likely).
+    """A policy for drawing in-edges. This base class is the uniform policy: each in-edge of a node is equally likely.
 
     A subclass says which attributes it reads, and what the kernel gets. A Choice is used in three ways: as the user's
-    arguments; reduced to the names of attributes (`reads`), as a key of the cache KeptRows; and as what a request to
-    another part carries (`keyed`, `at`).
+    arguments; reduced to the names of attributes (`reads`), as a key of the cache KeptRows; and as the part of a
+    request that tells another server how to draw (`keyed`, `at`).
 
     Attributes:
         by: the name of the class in requests; "" if requests never carry it.
@@ -126,18 +126,18 @@ class Choice:
 
     @property
     def reads(self) -> Choice | None:
-        """The choice reduced to the names of the attributes that it reads, a key of KeptRows. None: no attribute."""
+        """A Choice with only the names of the attributes that this one reads; a key of KeptRows. None: no attribute."""
         return None
 
     def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
-        """Raise TypeError or ValueError unless the edge types have the attributes that the choice reads."""
+        """Raise TypeError or ValueError if an edge type in `edge_types` lacks an attribute that this Choice reads."""
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
-        """Return {name for errors: values} of the attributes that the choice reads, as `rows` has them now."""
+        """Return the attributes that this Choice reads, {name for errors: values}; the values are those in `rows`."""
         return {}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Make the arrays that the kernel needs besides, or instead of, the attributes; [] if no attribute is read.
+        """Return the arrays that the kernel needs besides the attributes; [] if this Choice reads no attribute.
 
         Time O(num_edges).
 
@@ -148,22 +148,22 @@ class Choice:
         return []
 
     def argument(self, rows: Rows, made: list[Tensor]) -> Any:
-        """Return what the kernel gets for one edge type, given the result of `make`; None if no attribute is read."""
+        """Return what the kernel gets for one edge type; `made` is the result of `make`. None: no attribute is read."""
         return None
 
     def digests(self, rows: Rows, made: list[Tensor]) -> list[str] | None:
-        """Return the digests of the attribute values that are read, see rows_digest; None if `rows` has none."""
+        """Return the rows_digest of each attribute that is read; `made` is the result of `make`. None: no digests."""
         return None
 
     def kernel(self, arguments: list[Any]) -> _core.Choice | None:
-        """Return the choice for the C++ core, from the `argument` of each edge type; None means uniform."""
+        """Return this policy as the C++ core takes it, given `argument` of each edge type. None: the uniform policy."""
         return None
 
     def keyed(
         self, rng: RngKey, num_hops: int, edge_numbers: Sequence[int], source_numbers: Sequence[int]
     ) -> tuple[list[list[int]], Choice]:
         """Return (keys, choice): a uint64 random key for each hop and edge type, and the Choice to send with this
-        minibatch's requests.
+        minibatch's requests to other parts.
 
         Args:
             rng: the random key of the stage at the minibatch.
@@ -173,17 +173,17 @@ class Choice:
         return [[rng.hop_key(hop, number) for number in edge_numbers] for hop in range(num_hops)], self
 
     def at(self, hop: int, places: Sequence[int]) -> Choice:
-        """Return the Choice to send for one hop; `places`: positions of its edge types among those sampled."""
+        """Return the Choice to send with the requests of hop `hop`; `places` are the positions of its edge types."""
         return self
 
     def refuse_contradictions(self) -> None:
-        """Raise ValueError if the fields of a received choice contradict each other."""
+        """Raise ValueError if fields of this Choice, which came in a request, contradict each other."""
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
-        """Raise ValueError if `num_draws`, `replace` or `has_streams` of a request contradict the choice."""
+        """Raise ValueError if `num_draws`, `replace` or `has_streams` of the same request contradict this Choice."""
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
-        """Return the choice's entries in a sampler's fingerprint, from the digests of each edge type."""
+        """Return what this Choice adds to a sampler's fingerprint; `digests` is {edge type: result of `digests`}."""
         return {}
 
 
@@ -205,7 +205,7 @@ CHOICE = Form(_read, lambda choice: {"by": choice.by, **to_json(choice)})  # the
 def check_form(
     name: str, form: RowForm, dtypes: Sequence[torch.dtype], size: Any, *, convert: str = "Convert it.", anew: str = ""
 ) -> None:
-    """Raise TypeError if the dtype is not in `dtypes`, ValueError if a row has several numbers; errors show `size`."""
+    """Raise TypeError if the dtype in `form` is not in `dtypes`, ValueError if a row is more than one number."""
     kind, shape = form
     if not isinstance(kind, torch.dtype):  # the graph made tensors of all attributes when it was built
         raise TypeError(f"{name} must be a tensor, got {kind.__name__}. Set torch.as_tensor(values).")
@@ -220,7 +220,7 @@ def check_form(
 def check_values(
     name: str, values: Any, dtypes: Sequence[torch.dtype], count: int, *, convert: str = "Convert it."
 ) -> None:
-    """Raise TypeError or ValueError unless `values` is [count], in host memory, with one of `dtypes`."""
+    """Raise TypeError or ValueError unless `values` is a tensor [count] in host memory with a dtype in `dtypes`."""
     check_form(name, form_of(values)._replace(shape=()), dtypes, count, convert=convert)
     if tuple(values.shape) != (count,):
         raise ValueError(f"{name} must have shape [{count}], one number for each, got {list(values.shape)}. Fix it.")
@@ -229,14 +229,14 @@ def check_values(
 
 
 def form_of(values: Any) -> RowForm:
-    """Return the RowForm of an attribute, which the user may have set to any object."""
+    """Return dtype and row shape of an attribute as a RowForm. A user may have set the attribute to any object."""
     return RowForm(values.dtype, tuple(values.shape[1:])) if isinstance(values, Tensor) else RowForm(type(values), ())
 
 
 def forms_of(
     of_nodes: Mapping[Any, Mapping[str, Any]], of_edges: Mapping[Any, Mapping[str, Any]]
 ) -> dict[tuple[str, Any, str], RowForm]:
-    """Return {("node" or "edge", type, name): RowForm}, from {type: {name: values}} of nodes and of edges."""
+    """Return {("node" or "edge", type, name): RowForm} for the attributes {type: {name: values}} of nodes and edges."""
     return {
         (domain, type_, name): form_of(values)
         for domain, types in (("node", of_nodes), ("edge", of_edges))
@@ -246,7 +246,7 @@ def forms_of(
 
 
 def version(values: Any) -> int | None:
-    """Return how often an attribute was changed in place; None if the attribute is no tensor."""
+    """Return torch's count of in-place changes of an attribute. None: the attribute is no tensor."""
     return version_of(values) if isinstance(values, Tensor) else None
 
 
@@ -254,7 +254,7 @@ def version(values: Any) -> int | None:
 
 
 class Chosen:
-    """The arrays that a choice has made for one edge type, and the attributes they were made of. Thread-safe."""
+    """Arrays that a Choice made for the kernel, for one edge type, and the attributes that it read. Thread-safe."""
 
     def __init__(self, choice: Choice, rows: Rows, made: list[Tensor], read: dict[str, Tensor | None]) -> None:
         self.made = made
@@ -264,7 +264,7 @@ class Chosen:
         self._digests: tuple[list[str] | None] | None = None
 
     def argument(self) -> Any:
-        """Return the result of `Choice.argument`, cached until the memory of a tensor moves."""
+        """Return the result of `Choice.argument`. It is cached, and made again if a tensor's memory has moved."""
         places = [tensor.data_ptr() for tensor in (*self.made, *self._read.values()) if tensor is not None]
         argument = self._argument
         if argument is None or argument[1] != places:
@@ -278,7 +278,7 @@ class Chosen:
         return self._digests[0]
 
     def is_of(self, now: dict[str, Tensor | None]) -> bool:
-        """Whether the arrays were made of the attributes `now`, and none of these was changed in place since."""
+        """Whether the arrays were made from the attributes `now`, and none of these has changed in place since."""
         return all(
             now[name] is values and version(values) == self._versions[name] for name, values in self._read.items()
         )
@@ -300,7 +300,7 @@ class Chosen:
 
 
 class KeptRows:
-    """A cache of the arrays that choices have made, by (`Choice.reads`, edge type)."""
+    """Cache of the arrays that policies made for the kernel. The keys are (`Choice.reads`, edge type)."""
 
     def __init__(self, came: dict[Any, list[Tensor]] | None = None) -> None:
         self._kept: dict[Any, Chosen] = {}
@@ -317,11 +317,11 @@ class KeptRows:
         return key in self._kept or key in self._came
 
     def get(self, where: str, reads: Choice, edge_type: Any, rows: Rows) -> Chosen:
-        """Return the arrays of an edge type. Make them if the cache has none, or the attributes have changed since.
+        """Return the arrays for one edge type. Make them if the cache has none, or the attributes have changed.
 
         Args:
             where: the caller, for errors.
-            reads: the Choice reduced to the attributes that it reads, `Choice.reads`.
+            reads: `Choice.reads`: the policy with only the names of the attributes that it reads.
         Raises:
             The errors of `Choice.make`.
         """
@@ -342,7 +342,7 @@ class KeptRows:
         return {**self._came, **{key: chosen.made for key, chosen in [*self._kept.items()]}}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle all tensors together: workers get them in one shared memory, and other copies get none."""
+        """Pickle all cached tensors as one, so that workers share one memory; in other copies the cache is empty."""
         with self._making:
             made = self._made()
         counts = {key: len(tensors) for key, tensors in made.items()}
@@ -379,7 +379,7 @@ def rows_digest(values: Tensor, indptr: Tensor | None = None, *, node_ids: Tenso
 
 
 def sum_of_digests(digests: Iterable[str]) -> str:
-    """Return the digest of the whole graph from the digests of its parts: at least one digest, all of one dtype."""
+    """Return the digest of the whole graph's values from the rows_digest of each part: one or more, of one dtype."""
     pairs = [digest.split(":") for digest in digests]
     names = {name for name, _ in pairs}
     if len(names) != 1:
@@ -395,5 +395,5 @@ def _digest_text(dtype: str, number: int) -> str:
 
 
 def by_text(digests: Mapping[Any, Any]) -> Any:
-    """Return {type: digests} for a fingerprint: types become texts; without types, only the digests are left."""
+    """Return {type as text: digests} for a fingerprint. Without types return the digests alone."""
     return digests[None] if None in digests else {join_key(type_): values for type_, values in digests.items()}

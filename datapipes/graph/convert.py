@@ -1,7 +1,7 @@
 """Convert graphs of other libraries to the arrays of a graph; all converters use one stable sort by destination.
 
-A graph with types becomes one edge_index for each edge type. Each type is sorted separately, so the order of the edge
-types does not matter. The converters return plain tensors, so this module does not need the classes of graphs.
+Graphs with types have one edge_index for each edge type. Each is sorted separately, so the order of the edge types does
+not matter. The converters return plain tensors, so this module does not need the classes of graphs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def from_edge_index(
     node_attributes: Mapping[str, Any] | None = None,
     edge_attributes: Mapping[str, Any] | None = None,
 ) -> GraphArrays:
-    """See CSCGraph.from_edge_index."""
+    """Return the arrays of the graph that CSCGraph.from_edge_index builds; see there for the arguments."""
     if isinstance(edge_index, Mapping):
         raise TypeError(
             "from_edge_index: edge_index of a CSCGraph must be a tensor [2, num_edges], got a dict. For edges by type "
@@ -62,7 +62,14 @@ def _arrays(
     node_attributes: Mapping[Any, Any],
     edge_attributes: Mapping[Any, Mapping[str, Any]],
 ) -> GraphArrays:
-    """Return the arrays of a graph, given its edges and their attributes in the order of the columns."""
+    """Sort the edges of each type by destination, move the edge attributes with them, and return the arrays of a graph.
+
+    Args:
+        edges: {edge type: ids of the ends [2, num_edges]}.
+        num_nodes: {node type: number}.
+        node_attributes: {node type: {name: values}}.
+        edge_attributes: {edge type: {name: values, in the order of the columns of the edges}}.
+    """
     relations, ids, moved = {}, {}, {}
     for key, columns in edges.items():
         (src, dst), where = ends_of(key), _WHERE if key is None else f"{_WHERE}, {key}"
@@ -76,7 +83,10 @@ def _arrays(
 
 
 def _in_order(name: str, values: Any, order: Tensor, edge_type: EdgeType | None) -> Tensor:
-    """Reorder an edge attribute from the columns of edge_index to CSC order; `order[i]` is the column of edge i."""
+    """Reorder the values of an edge attribute from the columns of edge_index to CSC order.
+
+    Edge i in CSC order is column `order[i]`. `name` and `edge_type` are for errors.
+    """
     tensor = as_tensor(_WHERE, f"edge attribute {name!r}{of_type(edge_type)}", values)
     if tensor.ndim == 0 or tensor.shape[0] != order.shape[0]:
         raise ValueError(
@@ -89,12 +99,14 @@ def _in_order(name: str, values: Any, order: Tensor, edge_type: EdgeType | None)
 def sorted_by_destination(
     columns: Tensor, num_src: int, num_dst: int, *, where: str, more_bytes: int = 0, remedy: str = RENUMBER
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (indptr, indices, order) of the edges `columns` [2, num_edges], by a stable sort.
+    """Sort edges by destination, stably, and return them in CSC order as (indptr, indices, order).
 
-    `indptr` is int64 [num_dst + 1], `indices` [num_edges] has the sources, in the dtype of `columns`, and `order[i]`,
-    int64 [num_edges], is the column of edge i.
+    `indptr` is int64 [num_dst + 1]. `indices` [num_edges] has the sources, in the dtype of `columns`. `order` is int64
+    [num_edges]: order[i] is the column of edge i.
 
     Args:
+        columns: [2, num_edges], sources in row 0, destinations in row 1.
+        num_src, num_dst: number of nodes of the source type and of the destination type.
         where: the caller, for errors.
         more_bytes: bytes of memory that the caller will need in addition.
         remedy: the end of the MemoryError, which says what to do.
@@ -120,7 +132,7 @@ def sorted_by_destination(
 
 
 def from_scipy(matrix: Any) -> GraphArrays:
-    """See CSCGraph.from_scipy."""
+    """Return the arrays of the graph that CSCGraph.from_scipy builds from `matrix`."""
     if not hasattr(matrix, "tocoo") or len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         shape = getattr(matrix, "shape", type(matrix).__name__)
         raise ValueError(f"from_scipy: needs a square scipy sparse matrix, got {shape}. Pass the adjacency matrix.")
@@ -130,7 +142,7 @@ def from_scipy(matrix: Any) -> GraphArrays:
 
 
 def from_networkx(graph: Any, node_attributes: Iterable[str], edge_attributes: Iterable[str]) -> GraphArrays:
-    """See CSCGraph.from_networkx."""
+    """Return the arrays of the graph that CSCGraph.from_networkx builds; see there for the arguments."""
     columns, counts, *attributes = _from_networkx(graph, None, None, {None: node_attributes}, {None: edge_attributes})
     edges = columns.get(None, np.empty((2, 0), dtype=np.int64))
     return from_edge_index(edges, counts.get(None, 0), *(by_type[None] for by_type in attributes))
@@ -143,11 +155,14 @@ def _from_networkx(
     node_attributes: Mapping[Any, Iterable[str]],
     edge_attributes: Mapping[Any, Iterable[str]],
 ) -> tuple[dict[Any, Any], dict[Any, int], dict[Any, Any], dict[Any, Any]]:
-    """Return (columns, counts, node attributes, edge attributes): {edge type: int64 [2, num_edges]}, {node type: number
-    of nodes}, and for each kind of attribute {type: {name: values}}.
+    """Read the nodes and edges of a networkx graph by type.
 
     Args:
         node_type, edge_type: names of the attributes that hold the types; None without types.
+        node_attributes, edge_attributes: {type: names of the attributes to read}.
+    Returns:
+        (columns, counts, node attributes, edge attributes). Columns are {edge type: int64 [2, num_edges]}, counts {node
+        type: number of nodes}, attributes {type: {name: values}}.
     """
     nodes: dict[Any, list[dict[str, Any]]] = {}  # {type: attributes of its nodes, in the order of graph.nodes}
     place: dict[Any, tuple[Any, int]] = {}
@@ -181,7 +196,7 @@ def _from_networkx(
 
 
 def _attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
-    """Return the values of a networkx attribute as an array."""
+    """Return one attribute of all nodes or edges as an array; ValueError if some of `rows`, their dicts, lack it."""
     lacking = sum(name not in row for row in rows)
     if lacking:
         raise ValueError(
@@ -192,7 +207,7 @@ def _attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
 
 
 def from_pyg(data: Any) -> GraphArrays:
-    """See CSCGraph.from_pyg."""
+    """Return the arrays of the graph that CSCGraph.from_pyg builds from `data`."""
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:
         how = "Use dp.HeteroCSCGraph.from_pyg" if hasattr(data, "node_types") else "Set data.edge_index"
@@ -203,7 +218,7 @@ def from_pyg(data: Any) -> GraphArrays:
 
 
 def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
-    """Return the edge_index of a Data, or of a HeteroData's edge type, checked by check_edge_index.
+    """Check `edge_index`, from a Data or one edge type of a HeteroData, and return it as a tensor [2, num_edges].
 
     Raise TypeError for a list: PyG cannot count the edges of a list, so it would take no tensor for an edge attribute.
     """
@@ -233,6 +248,9 @@ def check_store_rows(where: str, features: Any, counts: Mapping[Any, int], num_e
     """Raise ValueError unless the tensors of a PyG feature store have a row for each node or edge of their type.
 
     Without types only x, edge_attr and edge_weight are checked; other tensors may belong to the whole graph.
+
+    Args:
+        counts, num_edges: {node type: number of nodes}, {edge type: number of edges}.
     """
     for attr in features.get_all_tensor_attrs():
         type_, name = (None if None in counts else attr.group_name), attr.attr_name
@@ -246,13 +264,19 @@ def check_store_rows(where: str, features: Any, counts: Mapping[Any, int], num_e
 
 
 def num_edges_of(store: Any) -> int:
-    """Return the number of edges of a PyG store. The store's `num_edges` may count rows of edge_attr, if set first."""
+    """Return the number of edges of a PyG store, from its edge_index if there is one.
+
+    The store's own `num_edges` may count the rows of edge_attr, if that was set before edge_index.
+    """
     edge_index = store.get("edge_index")
     return int(store.num_edges if edge_index is None else edge_index.shape[-1])
 
 
 def check_rows(where: str, name: str, type_: Any, values: Any, count: int | None, kind: str) -> None:
-    """Raise ValueError unless `values` has `count` rows; `kind`, "node" or "edge", says what the rows belong to."""
+    """Raise ValueError unless `values`, the attribute `name` of the type `type_`, has `count` rows.
+
+    `kind`, "node" or "edge", says in the error what the rows belong to.
+    """
     rows = np.shape(values)[:1]
     if rows != (count,):
         raise ValueError(
@@ -272,7 +296,10 @@ def hetero_from_edge_index(
     *,
     infer_others: bool = False,
 ) -> GraphArrays:
-    """See HeteroCSCGraph.from_edge_index. `infer_others`: types not in `num_nodes` get their largest id plus 1."""
+    """Return the arrays of the graph that HeteroCSCGraph.from_edge_index builds; see there for the arguments.
+
+    With `infer_others`, a node type that is not in `num_nodes` has as many nodes as its largest id in the edges plus 1.
+    """
     form = "{edge type: edge_index}"
     by_type = by_edge_type(_WHERE, check_mapping(_WHERE, "edge_index", edge_index, form, optional=False))
     edges = {key: check_edge_index(_WHERE, f"edge_index of {key}", value).cpu() for key, value in by_type.items()}
@@ -291,7 +318,10 @@ def hetero_from_edge_index(
 
 
 def _num_nodes(edges: Mapping[EdgeType, Tensor], num_nodes: Mapping[str, int], infer: bool) -> dict[Any, int]:
-    """Return {node type: number}, checked; with `infer`, types not in `num_nodes` get their largest id plus 1."""
+    """Check `num_nodes`, {node type: number}, and return it with an entry for each type of the edges.
+
+    With `infer`, the entry of a type that is missing is its largest id plus 1; without, a missing type is an error.
+    """
     counts = {
         check_node_type(f"{_WHERE}, num_nodes", kind): check_int(_WHERE, f"num_nodes[{kind!r}]", count, 0, MAX_NODES)
         for kind, count in num_nodes.items()
@@ -306,7 +336,7 @@ def _num_nodes(edges: Mapping[EdgeType, Tensor], num_nodes: Mapping[str, int], i
 
 
 def hetero_from_pyg(data: Any) -> GraphArrays:
-    """See HeteroCSCGraph.from_pyg."""
+    """Return the arrays of the graph that HeteroCSCGraph.from_pyg builds from `data`."""
     if not hasattr(data, "edge_types") or not hasattr(data, "node_types"):
         raise ValueError(
             f"from_pyg: needs a HeteroData, got {type(data).__name__}. Use CSCGraph.from_pyg for a Data without types."
@@ -342,7 +372,7 @@ def hetero_from_networkx(
     node_attributes: Mapping[str, Iterable[str]],
     edge_attributes: Mapping[Any, Iterable[str]],
 ) -> GraphArrays:
-    """See HeteroCSCGraph.from_networkx."""
+    """Return the arrays of the graph that HeteroCSCGraph.from_networkx builds; see there for the arguments."""
     of_edges = by_edge_type("from_networkx", edge_attributes)
     return hetero_from_edge_index(*_from_networkx(graph, node_type, edge_type, node_attributes, of_edges))
 

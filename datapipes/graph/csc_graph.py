@@ -70,7 +70,7 @@ class CSCGraph(LocalGraph):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges, parallel edges included."""
+        """Number of edges; parallel edges count separately."""
         return int(self.indices.shape[0])
 
     def _by_type(self) -> ByType:
@@ -83,7 +83,7 @@ class CSCGraph(LocalGraph):
 
     @property
     def max_edge_id(self) -> int:
-        """Largest edge id, -1 without edges. Computed once; O(num_edges) if the graph has edge_ids, else O(1)."""
+        """Largest edge id, -1 without edges. Computed once: in O(num_edges) if the graph has edge_ids, else in O(1)."""
         return self.max_edge_id_of(None)
 
     # --- building, implemented in ingest/build.py and convert.py

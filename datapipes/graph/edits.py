@@ -4,7 +4,7 @@ Each function lists the edges of the changed types, and sorts them by destinatio
 is stable, so the in-edges of a node keep the order of the list. Edges are listed in the order of the graph: by
 destination, then by position among the in-edges of the destination. In the new graph the id of an edge is its position,
 and the edge attribute "original_id" has its former id. If the graph has this attribute already, the values are kept, so
-after several changes they are still ids of the first graph. A relation without changed edges keeps its ids.
+after several changes they are still ids of the first graph. An edge type whose edges are not changed keeps its ids.
 """
 
 from __future__ import annotations
@@ -34,20 +34,25 @@ ORIGINAL_ID = "original_id"
 
 
 class _Edges(NamedTuple):
-    """The edges of a type as a list: `ends` [2, num_edges], sources in row 0; `attributes` {name: [num_edges, ...]}."""
+    """The edges of a type, as a list in any order.
+
+    Attributes:
+        ends: [2, num_edges], sources in row 0, destinations in row 1.
+        attributes: {name: [num_edges, ...]}.
+    """
 
     ends: Tensor
     attributes: dict[str, Tensor]
 
     def at(self, places: Tensor) -> _Edges:
-        """Return the edges at `places`: positions in the list, or a mask of the list."""
+        """Return a list with only the edges at `places`: positions in this list, or a mask of this list."""
         return _Edges(self.ends[:, places], {name: rows[places] for name, rows in self.attributes.items()})
 
     def reversed(self) -> _Edges:
         return self._replace(ends=self.ends.flip(0))
 
     def then(self, others: _Edges) -> _Edges:
-        """Return these edges, then the others, which have the same attributes."""
+        """Return a list with these edges and then those of `others`, which have the same attributes."""
         attributes = {name: torch.cat((rows, others.attributes[name])) for name, rows in self.attributes.items()}
         return _Edges(torch.cat((self.ends, others.ends), dim=1), attributes)
 
@@ -57,7 +62,7 @@ class _Edges(NamedTuple):
 
 
 def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> GraphArrays:
-    """See LocalGraph.to_undirected."""
+    """Return the arrays of the graph that LocalGraph.to_undirected builds from the graph with the arrays `arrays`."""
     check_bool("to_undirected", "merge", merge)
     edges: dict[Any, _Edges] = {}
     for edge_type, back in _reverses("to_undirected", arrays, reverse_names).items():
@@ -74,7 +79,7 @@ def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> Graph
 
 
 def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill_value: Any) -> GraphArrays:
-    """See LocalGraph.add_self_loops."""
+    """Return the arrays of the graph that LocalGraph.add_self_loops builds from the graph with the arrays `arrays`."""
     where = "add_self_loops"
     chosen = _of_one_node_type(where, arrays, edge_types)
     if not chosen:
@@ -100,7 +105,7 @@ def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill
 
 
 def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -> GraphArrays:
-    """See LocalGraph.remove_self_loops."""
+    """Return the arrays of the graph that LocalGraph.remove_self_loops builds from the graph with these `arrays`."""
     chosen = _of_one_node_type("remove_self_loops", arrays, edge_types)
     edges = {edge_type: _listed(arrays, edge_type) for edge_type in chosen}
     kept = {edge_type: listed.at(~listed.are_loops) for edge_type, listed in edges.items()}
@@ -108,7 +113,10 @@ def remove_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None) -
 
 
 def with_edges_kept(arrays: GraphArrays, kept: Mapping[Any, Tensor]) -> GraphArrays:
-    """Return the arrays without the edges that are False in `kept`, {edge type: bool [num_edges]}; ids are kept."""
+    """Remove the edges that are False in `kept`, {edge type: bool [num_edges]}, and return the arrays of the rest.
+
+    The remaining edges keep their ids.
+    """
     relations, attributes, ids = {**arrays.relations}, {**arrays.edge_attributes}, {**arrays.edge_ids}
     for edge_type, keep in kept.items():
         indptr, indices = arrays.relations[edge_type]
@@ -128,9 +136,9 @@ def _listed(arrays: GraphArrays, edge_type: EdgeType | None) -> _Edges:
 
 
 def _with_edges(where: str, arrays: GraphArrays, edges: Mapping[Any, _Edges]) -> GraphArrays:
-    """Return `arrays` with `edges`, {edge type: edges}, in place of the edges of these types, which may be new types.
+    """Return `arrays` with new edges for the types in `edges`, which replace the old edges of these types.
 
-    The id of each of these edges is its position.
+    The types may be new. The id of each new edge is its position.
     """
     relations, attributes = {**arrays.relations}, {**arrays.edge_attributes}
     for edge_type, listed in edges.items():
@@ -147,7 +155,7 @@ def _sorted(where: str, ends: Tensor, num_src: int, num_dst: int) -> tuple[Tenso
 
 
 def _joined(edges: _Edges, num_nodes: Mapping[Any, int], edge_type: EdgeType | None) -> _Edges:
-    """Join parallel edges: keep the first of each pair (source, destination), in the order of the list."""
+    """Of parallel edges (equal source and destination) keep the first only; the order of the list stays."""
     num_src, num_dst = (num_nodes[end] for end in ends_of(edge_type))
     _, _, by_src = _sorted("to_undirected", edges.ends.flip(0), num_dst, num_src)
     _, _, by_dst = _sorted("to_undirected", edges.ends[:, by_src], num_src, num_dst)
@@ -159,7 +167,11 @@ def _joined(edges: _Edges, num_nodes: Mapping[Any, int], edge_type: EdgeType | N
 
 
 def _reverses(where: str, arrays: GraphArrays, reverse_names: Any) -> dict[Any, Any]:
-    """Return {edge type: the type of its reverses}, without the types that get no reverses."""
+    """Return {edge type: the edge type that its reverses get}, without the types that get no reverses.
+
+    Args:
+        reverse_names: {edge type: relation of its reverses, or None}; see LocalGraph.to_undirected.
+    """
     form = "{edge type: name of its reverse}"
     given_names: Mapping[Any, Any] = check_mapping(where, "reverse_names", reverse_names, form)
     if None in arrays.relations:
@@ -192,7 +204,7 @@ def _reverses(where: str, arrays: GraphArrays, reverse_names: Any) -> dict[Any, 
 
 
 def _of_one_node_type(where: str, arrays: GraphArrays, edge_types: Collection[Any] | None) -> list[Any]:
-    """Return the edge types from a node type to itself: those in `edge_types`, checked; all of them if it is None."""
+    """Return the given `edge_types`, checked to go from a node type to itself; for None, all such edge types."""
     have_loops = [edge_type for edge_type in arrays.relations if len({*ends_of(edge_type)}) == 1]
     if edge_types is None:
         return have_loops

@@ -1,4 +1,4 @@
-"""Graph: the interface by which stages use a graph, with types of nodes and edges or without.
+"""Graph: the interface that stages use for every graph: in one memory or partitioned, with types or without.
 
 A graph without types has the one node type None and the one edge type None. So a stage that loops over `node_types` and
 `edge_types` works for graphs with types and without.
@@ -26,15 +26,15 @@ LINK_FIELDS = ("seeds", "edge_ids")  # names of the fields of items that are edg
 
 
 class Relation(Edges, Protocol):
-    """The edges of one type of a graph."""
+    """The edges of one type of a graph, in CSC arrays."""
 
     @property
     def edge_ids(self) -> Tensor | None:
-        """int64 [num_edges], or None if the id of an edge is its position."""
+        """int64 [num_edges], the id of each edge; None: the id is the position."""
 
 
 class FoundEdges(NamedTuple):
-    """Which of n pairs of nodes are edges.
+    """For n pairs (source, destination) of nodes: how many edges each has, and the id of the first.
 
     Attributes:
         counts: int64 [n], number of edges from the source to the destination of each pair, parallel ones included.
@@ -46,7 +46,7 @@ class FoundEdges(NamedTuple):
 
 
 class EarliestNode(NamedTuple):
-    """The earliest node of a type, and the digest of the times of all its nodes.
+    """The node of a type with the smallest time, and a digest of the times of all nodes of the type.
 
     Attributes:
         node: the smallest id among the nodes that have the earliest time.
@@ -58,7 +58,7 @@ class EarliestNode(NamedTuple):
 
     @classmethod
     def of(cls, times: Tensor) -> EarliestNode:
-        """Return the EarliestNode of a type whose nodes have `times`, int64 [num_nodes], at least one."""
+        """Return the EarliestNode of a type, given the `times` of its nodes: int64 [num_nodes], not empty."""
         return cls(int((times == times.min()).nonzero()[0]), rows_digest(times.contiguous()))
 
 
@@ -89,17 +89,17 @@ class Graph(ABC):
     @property
     @abstractmethod
     def num_nodes(self) -> int | Mapping[str, int]:
-        """Number of nodes, or {node type: number}."""
+        """Number of nodes; with types {node type: number}."""
 
     @property
     @abstractmethod
     def num_edges(self) -> int | Mapping[EdgeType, int]:
-        """Number of edges, parallel edges included; or {edge type: number}."""
+        """Number of edges, where parallel edges count separately; with types {edge type: number}."""
 
     @property
     @abstractmethod
     def index_dtype(self) -> torch.dtype:
-        """torch.int32 or torch.int64, the dtype of neighbors and of sampled ids."""
+        """The dtype of neighbors and of sampled ids: torch.int32 or torch.int64."""
 
     @abstractmethod
     def num_nodes_of(self, node_type: NodeType | None) -> int:
@@ -122,17 +122,19 @@ class Graph(ABC):
 
     @abstractmethod
     def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:
-        """Return {name: [num_nodes of the type, ...]}; ValueError if there is no such type."""
+        """Return the attributes of nodes of a type, {name: [num_nodes, ...]}; ValueError if there is no such type."""
 
     @abstractmethod
     def digest(self) -> str:
-        """Return a digest of the topology; computed once."""
+        """Return a digest of the topology: equal digests mean equal nodes and edges. Computed once."""
 
     @abstractmethod
     def hops(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Sample all hops from `seeds`, and return the result. A DistGraph asks its parts hop by hop; see `hops_async`.
+        """Sample all hops from `seeds`, and return the neighborhood.
+
+        A DistGraph can do this only by requests to its parts, hop by hop; see its `hops_async`.
 
         Args:
             plan: the fanouts and edge types of the hops, and other options.
@@ -147,11 +149,10 @@ class Graph(ABC):
 
     @abstractmethod
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
-        """Return how many edges join each pair of nodes, and the id of the first. A DistGraph asks the owners of the
-        destinations.
+        """Return how many edges go from the source to the destination of each pair, and the id of the first.
 
-        The in-edges of a destination are read for each of its pairs; if the destination has many in-edges, once for all
-        its pairs. Time O(n log n + in-edges).
+        A DistGraph asks the owners of the destinations. For each pair the in-edges of its destination are read; if a
+        destination has many in-edges, they are read once for all its pairs. Time O(n log n + in-edges).
 
         Args:
             pairs: int32 or int64 [n, 2], source and destination of each; repeats allowed.
@@ -163,7 +164,7 @@ class Graph(ABC):
 
     @abstractmethod
     def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """Return the times of nodes, int64 [n]: rows of the node attribute `name`. A DistGraph asks the owning parts.
+        """Return the times of nodes, int64 [n], from the node attribute `name`. A DistGraph asks the owning parts.
 
         Raises:
             IndexError: A node is outside the graph.
@@ -171,19 +172,21 @@ class Graph(ABC):
 
     @abstractmethod
     def _edge_items(self, edge_type: Any, edge_ids: Any) -> ItemSet | HeteroItemSet:
-        """Return the item set for ItemSet.of_edges. For a DistGraph, it has only the edges of this process's part."""
+        """Make the item set of edges for ItemSet.of_edges. A DistGraph takes only the edges of this process's part."""
 
     @abstractmethod
     def _earliest_nodes(self, where: str, name: str) -> Mapping[NodeType | None, EarliestNode]:
-        """Return {node type: EarliestNode} of the types that have the node attribute `name`, which holds times.
+        """Return {node type: EarliestNode} for the node types that have the attribute `name`, which holds times.
 
         Raises:
-            ValueError: A graph in parts was partitioned with other times, or by a release that stored no such nodes.
+            ValueError: A partitioned graph was partitioned with other times, or by a release that stored no such nodes.
         """
 
     @abstractmethod
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> Any:
-        """Check a choice against the graph, and return the arrays from which it draws, for `HopPlan.chosen`.
+        """Check that the graph has the attributes that `choice` reads, and return the arrays from which it draws.
+
+        The result is stored as `HopPlan.chosen`.
 
         Raises:
             TypeError, ValueError: The graph lacks an attribute that the choice reads, or a value is not allowed.
@@ -192,11 +195,11 @@ class Graph(ABC):
 
     @abstractmethod
     def _refuse_changes(self, plan: HopPlan) -> None:
-        """Raise ValueError if a value that a plan's choice reads has changed since the plan was made."""
+        """Raise ValueError if a value that the choice of `plan` reads has changed since the plan was made."""
 
     @abstractmethod
     def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
-        """Return, for each edge type, the digests of the values that a plan's choice reads; {} if nothing is read."""
+        """Return {edge type: digests of the values that the choice of `plan` reads}; {} if it reads none."""
 
     @abstractmethod
     def forms(self) -> Mapping[tuple[str, Any, str], Any]:
@@ -206,7 +209,7 @@ class Graph(ABC):
         """Raise ValueError if the node attribute `name` cannot be read as times of the sources of in-edges."""
 
     def topology(self) -> _core.Topology:
-        """Return all relations as the object that the sampling kernels take; made once in each process."""
+        """Return all edges of the graph as the object that the sampling kernels take. Made once in each process."""
         kept = self._topology
         if kept is None or not kept.is_valid:
             counts = {node_type: (self.num_nodes_of(node_type),) for node_type in self.node_types}
@@ -232,7 +235,7 @@ class Graph(ABC):
 
 
 class KeptTopology:
-    """The `_core.Topology` of a graph or a part; each process makes it once.
+    """A cache of the `_core.Topology` of a graph or a part: the arrays in the form that the C++ kernels take.
 
     `tensor.share_memory_()`, which torch.multiprocessing calls when it sends a tensor, moves the memory of a tensor and
     frees the old one. So check `is_valid` before each use; if it is False, make a new KeptTopology.
@@ -261,7 +264,7 @@ class KeptTopology:
 
     @property
     def is_valid(self) -> bool:
-        """Whether all tensors are still at the same address in memory."""
+        """Whether the object may still be used: all tensors are at the same address in memory as when it was made."""
         return self._now() == self._places
 
     def _now(self) -> list[int]:
@@ -269,12 +272,12 @@ class KeptTopology:
 
 
 def name_of(value: Any) -> str:
-    """Return the name of a type in the errors of the kernels; "" in a graph without types."""
+    """Return a node type or edge type as text, for errors of the kernels; "" in a graph without types."""
     return "" if value is None else type_text(value)
 
 
 def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
-    """Return (sources, destinations) of `pairs` [n, 2], int64 [n] each.
+    """Check `pairs`, [n, 2], and return its columns (sources, destinations), int64 [n] each.
 
     Raises:
         TypeError, ValueError: `pairs` does not hold pairs of ids in host memory.
@@ -284,7 +287,7 @@ def ends_of_pairs(pairs: Any) -> tuple[Tensor, Tensor]:
 
 
 def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int) -> FoundEdges:
-    """Return the FoundEdges of n pairs of nodes.
+    """Look up n pairs (source, destination) of nodes among the edges of `relation`, and return the FoundEdges.
 
     Args:
         relation: the Relation of a graph or a part.
@@ -306,11 +309,13 @@ def edges_in_rows(relation: Any, rows: Tensor, sources: Tensor, num_sources: int
 def edge_items(
     relations: Mapping[Any, Any], nodes: Mapping[Any, Tensor | None], edge_type: Any, ids: Any
 ) -> ItemSet | HeteroItemSet:
-    """Return the edges of some relations as an item set; see ItemSet.of_edges.
+    """Make an item set whose items are edges, as (source, destination) and edge id; see ItemSet.of_edges.
 
     Args:
         relations: {edge type: Relation}; the type is None without types.
         nodes: {node type: int64 [num_rows], the node of each row; None if row i is node i}.
+        edge_type: the edge type to take; None: all.
+        ids: the edge ids to take; for several types {edge type: ids}; None: all edges.
     """
     where = "ItemSet.of_edges"
     if edge_type is not None:
@@ -349,8 +354,11 @@ def edge_items(
 
 
 def items_of(where: str, relation: Any, nodes: Tensor | None, ids: Any) -> tuple[Tensor, Tensor]:
-    """Return (pairs [n, 2], edge ids [n]) of the edges with the ids `ids`, in this order; of all edges for None.
+    """Return (pairs [n, 2], edge ids [n]) of the edges of `relation` with the ids `ids`, in this order.
 
+    Args:
+        nodes: int64 [num_rows], the node of each row of `relation`; None if row i is node i.
+        ids: edge ids; None: all edges.
     Raises:
         IndexError: No edge has one of the ids.
     """

@@ -110,12 +110,12 @@ class HeteroCSCGraph(LocalGraph):
 
     @property
     def num_nodes(self) -> dict[str, int]:
-        """{node type: number of nodes}."""
+        """The number of nodes of each node type."""
         return dict(self._num_nodes)
 
     @property
     def num_edges(self) -> dict[EdgeType, int]:
-        """{edge type: number of edges}, parallel edges included."""
+        """The number of edges of each edge type; parallel edges count separately."""
         return {edge_type: relation.num_edges for edge_type, relation in self._relations.items()}
 
     @property

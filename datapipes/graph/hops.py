@@ -1,4 +1,4 @@
-"""Hops: the plan and the result of sampling the neighborhood of a minibatch's seeds, all hops at once."""
+"""The plan of sampling a minibatch's neighborhood (HopPlan), and the result (Sampled): all hops at once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ class Sampled(NamedTuple):
         nodes: ids [num_nodes], distinct, in order of first occurrence, so the seeds are first. With types, the dict has
             all node types.
         local_seeds: ids [num_seeds], the position of each seed in `nodes`. With types, the dict has the types of seeds.
-        hops: one Block for each hop, from the seeds outwards. With types: {edge type: Block}, of `Sampler.edge_types`.
-        groups: int64 [num_nodes], the group of seeds from which each node was found, if groups share no nodes (trees,
-            times); a node then occurs once in each group that found it. None: the seeds have no such groups.
+        hops: one Block for each hop, from the seeds outwards. With types: {edge type: Block}, of the sampled edge
+            types.
+        groups: int64 [num_nodes], for each node the group of seeds from which it was found, if the seeds are in groups
+            that share no nodes (one tree for each seed, or one group for each time). A node then occurs once in each
+            group that found it. None: the seeds are in no such groups.
     """
 
     nodes: Any
@@ -38,12 +40,13 @@ class Sampled(NamedTuple):
 
 
 class SeedTrees(NamedTuple):
-    """The groups of the seeds of a minibatch.
+    """The groups of a minibatch's seeds. Groups share no sampled nodes; a group is one seed's tree, or all seeds of one
+    time.
 
     Attributes:
         groups: int64 [n], the group of each seed, in the order of the ids that the sampler gets; with types {node type:
             groups}.
-        streams: uint32 [num_groups], the random stream of each group.
+        streams: uint32 [num_groups], the number of the random stream from which each group draws.
         times: int64 [num_groups], the time of each group; None without times.
         rows: int64 [num_groups], for each tree the row of the minibatch's seeds to which it belongs; rows are counted
             over all types. None: tree i belongs to row i, or the groups are not trees.
@@ -55,7 +58,7 @@ class SeedTrees(NamedTuple):
     rows: Tensor | None
 
     def core(self, types: Iterable[Any]) -> _core.Groups:
-        """Return the groups for the C++ core; `types` are the node types of the seeds, in the order of the kernel."""
+        """Return the groups as the C++ core takes them; `types` are the seeds' node types, in the core's order."""
         of_seeds = [self.groups[node_type] for node_type in types] if isinstance(self.groups, dict) else [self.groups]
         streams = self.streams if self.streams.any() else None  # groups by time all have stream 0
         return _core.Groups(of_seeds, count=len(self.streams), streams=streams, times=self.times)
@@ -63,16 +66,18 @@ class SeedTrees(NamedTuple):
 
 @dataclass(eq=False)
 class HopPlan:
-    """What a stage samples: the arguments of `graph.hops` that are the same for all minibatches.
+    """What a sampling stage draws: the arguments of `graph.hops` that are the same for all minibatches.
 
     Attributes:
         name: the stage's name, for errors.
         graph: the sampled Graph.
         edge_types: the sampled edge types, in sorted order.
         fanouts: for each hop, hop 0 (next to the seeds) first, the fanout of each edge type.
-        choice: how in-edges are drawn.
-        replace, only_new, edge_ids: NeighborSampler's `replace`, `frontier == "new"` and `return_edge_ids`.
-        chosen: the result of `graph.choose`.
+        choice: the policy for drawing in-edges.
+        replace: draw with replacement.
+        only_new: at each hop, draw only for the nodes that the hop before found (NeighborSampler's frontier="new").
+        edge_ids: return the ids of the sampled edges.
+        chosen: the arrays from which `choice` draws: the result of `graph.choose`.
         node_numbers: the position of each node type in `graph.node_types`.
         edge_numbers, source_numbers: for each sampled edge type, its position in `graph.edge_types`, and the position
             of its source type in `graph.node_types`.
@@ -101,11 +106,11 @@ class HopPlan:
         self.chosen = self.graph.choose(self.name, self.choice, self.edge_types)
 
     def keyed(self, rng: RngKey) -> tuple[list[list[int]], Choice]:
-        """Return (keys, choice), see Choice.keyed; `rng` is the stage's random key at the minibatch."""
+        """Return (keys, choice) for a minibatch; see Choice.keyed. `rng` is the stage's random key at the minibatch."""
         return self.choice.keyed(rng, len(self.fanouts), self.edge_numbers, self.source_numbers)
 
     def checked(self, graph: Any, seeds: Any, choice: Choice, trees: SeedTrees | None) -> Mapping[Any, Tensor]:
-        """Return the seeds of a minibatch as {node type: ids}; the type is None without types.
+        """Check the arguments of `graph.hops`. Return the seeds as {node type: ids}; without types the type is None.
 
         Raises:
             TypeError: The seeds are no ids.
@@ -136,12 +141,15 @@ class HopPlan:
 def sampled(
     graph: Any, seeds: Mapping[Any, Tensor], nodes: Any, local_seeds: Any, hops: Any, groups: Any, edge_types: Any
 ) -> Sampled:
-    """Return a Sampled of the arrays from a kernel, which are in the order of the types.
+    """Return the arrays from a sampling kernel as a Sampled. The kernel gives them in the order of the types.
 
     Args:
-        seeds: {node type: ids}, in the order in which the kernels got them.
+        seeds: {node type: ids}, in the order in which the kernel got them.
+        nodes: for each node type, the ids of the sampled nodes.
+        local_seeds: for each type of `seeds`, the positions of the seeds in `nodes`.
         hops: for each hop and edge type: (indptr, indices, edge ids or None, number of sources).
         groups: for each node type, the group of each node; None without groups.
+        edge_types: the sampled edge types.
     """
     nodes_by_type, seeds_by_type = _tensors(graph.node_types, nodes), _tensors(seeds, local_seeds)
     blocks = [{edge_type: _block(*arrays) for edge_type, arrays in zip(edge_types, hop, strict=True)} for hop in hops]
@@ -153,7 +161,7 @@ def sampled(
 
 
 def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:
-    """Return the Block of arrays from a kernel."""
+    """Return a Block that shares the memory of arrays from a kernel."""
     ids = None if edge_ids is None else torch.from_numpy(edge_ids)
     return Block(torch.from_numpy(indptr), torch.from_numpy(indices), num_src, ids)
 

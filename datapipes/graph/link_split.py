@@ -26,7 +26,9 @@ _SPLIT = "random_link_split"
 
 
 class LinkSplit(NamedTuple):
-    """The result of `random_link_split`. Items are pairs; their edge ids reach minibatches as `extra["edge_ids"]`.
+    """The result of `random_link_split`: three item sets of links, and the graph to sample.
+
+    An item is an edge: (source, destination), and the edge id, which minibatches have as `extra["edge_ids"]`.
 
     Attributes:
         train_set, validation_set, test_set: ItemSet, with types HeteroItemSet; None: the split has no links.
@@ -50,21 +52,21 @@ def random_link_split(
     supervision: float = 1.0,
     edge_types: Iterable[Any] | None = None,
 ) -> LinkSplit:
-    """Split the edges of a graph at random into training, validation and test links, and the graph to sample.
+    """Split the edges of a graph at random into training, validation and test links; also return the graph to sample.
 
-    All edges between two nodes, parallel edges and both directions, are one link and fall into one split. An item is an
-    edge, so a link of an undirected graph gives an item for each direction. Time O(E log E); memory: about 100 bytes an
-    edge.
+    All edges between two nodes, parallel edges and both directions, are one link, so they fall into the same split. An
+    item is an edge, so a link of an undirected graph gives an item for each direction. Time O(E log E); memory: about
+    100 bytes an edge.
 
     Args:
         graph: a CSCGraph or HeteroCSCGraph, not partitioned; partition the graph that the split returns.
         validation, test: a float in [0, 1) is a share of the links, an int a number of links. A link counts once,
             however many edges it has.
         seed: the random seed; equal seeds give equal splits, on any machine.
-        reverse_etypes_mapping: {edge type: the type of its reverses}, as tuples or "src:rel:dst". The reverses follow
-            their edges into the split and are no items. Each edge must have its reverse. A type that is not named is
-            split independently. It is refused if another type has exactly its reverses; to allow this, where the
-            reverses reveal nothing, pass {edge type: None}.
+        reverse_etypes_mapping: {edge type: the type of its reverses}, as tuples or "src:rel:dst". A reverse falls into
+            the split of its edge and is no item. Each edge must have its reverse. A type that the mapping does not name
+            is split independently. But if another type has exactly its reverses, this is an error; to allow it, where
+            the reverses reveal nothing, pass {edge type: None}.
         supervision: the share of the training links that are items. Below 1, the edges of the items are taken out of
             the graph, so only the other training links are sampled. With 1, all training links are items and stay in
             the graph, so put exclude_seed_edges behind the sampler.
@@ -139,9 +141,9 @@ def random_link_split(
 
 
 def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
-    """Return the code of each edge, int64 [num_edges]: source * (number of destination nodes) + destination.
+    """Return a code for each edge, int64 [num_edges]: source * (number of destination nodes) + destination.
 
-    With `turn`, return the code of each edge's reverse.
+    Parallel edges have equal codes. With `turn`, return for each edge the code of its reverse.
     """
     (src, dst), relation = ends_of(edge_type), graph.relation(edge_type)
     sources: Tensor = relation.indices.long()
@@ -152,11 +154,11 @@ def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:
 
 
 def _links(graph: LocalGraph, edge_type: Any) -> tuple[Tensor, Tensor, int]:
-    """Return (links, link_of, count) of an edge type.
+    """Find the distinct links of an edge type: all edges between two nodes are one. Return (links, link_of, count).
 
-    `links`, int64 [count], has the codes of the distinct links, ascending. The code of a link is that of its edges, see
-    _numbers; between nodes of one type, the smaller of the codes of both directions. `link_of`, int64 [num_edges], is
-    the position of each edge's link in `links`.
+    `links` is int64 [count], ascending: the code of each link, as `_numbers` makes it from the ends of an edge. Between
+    nodes of one type, it is the smaller of the codes of both directions. `link_of` is int64 [num_edges]: the position
+    in `links` of each edge's link.
     """
     src, dst = ends_of(edge_type)
     ends = _numbers(graph, edge_type, turn=False)
@@ -167,8 +169,11 @@ def _links(graph: LocalGraph, edge_type: Any) -> tuple[Tensor, Tensor, int]:
 
 
 def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> Tensor:
-    """Return the position in `links` of the link of each edge of `back`, the type of the reverses: int64 [num_edges].
+    """Return, for each edge of type `back`, the position in `links` of the link that it reverses: int64 [num_edges].
 
+    Args:
+        edge_type: the type whose links are `links`.
+        back: the type of the reverses of `edge_type`.
     Raises:
         ValueError: An edge has no reverse, or a reverse has no edge.
     """
@@ -185,7 +190,7 @@ def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor)
 
 
 def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
-    """Raise ValueError if another edge type has exactly the reverses of the edges of `edge_type`."""
+    """Raise ValueError if another edge type has exactly the reverses of `links`, the links of `edge_type`."""
     for back in graph.edge_types:
         if back in (None, edge_type) or ends_of(back) != ends_of(edge_type)[::-1] or graph.num_edges_of(back) == 0:
             continue
@@ -199,12 +204,14 @@ def _refuse_reverses(graph: LocalGraph, edge_type: Any, links: Tensor) -> None:
 
 
 def _matched(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Match the edges of `back` with `links`, the codes of the links of `edge_type`; see _links.
+    """Match the edges of type `back`, which may be reverses, with the links of `edge_type`.
 
+    Args:
+        links: the codes of the links of `edge_type`, as `_links` returns them.
     Returns:
-        (place, ends, alone, missing). `ends` has for each edge of `back` the code of the link that it reverses, `place`
-        the position of this code in `links`. `alone` lists the edges of `back` whose code is not in `links`, `missing`
-        the positions in `links` of codes that no edge of `back` has.
+        (place, ends, alone, missing). `ends` has for each edge of `back` the code of the link that it would reverse,
+        and `place` the position of this code in `links`. `alone` lists the edges of `back` whose code is not in
+        `links`. `missing` lists the positions in `links` of codes that no edge of `back` has.
     """
     ends = _numbers(graph, back, turn=True)
     if edge_type[0] == edge_type[2]:
@@ -217,7 +224,7 @@ def _matched(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor) -> tup
 
 
 def _sizes(validation: Any, test: Any, count: int, edge_type: Any) -> tuple[int, int]:
-    """Return (number of validation links, number of test links)."""
+    """Return (number of validation links, number of test links), given shares or numbers of the `count` links."""
     sizes = []
     for name, share in (("validation", validation), ("test", test)):
         if isinstance(share, (int, np.integer)) and not isinstance(share, bool):

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 class LocalGraph(Pinnable, Hashed, Graph):
-    """A graph whose arrays are in host memory. All of them can be page-locked for a GPU."""
+    """A graph whose arrays are in host memory. They can be page-locked for a GPU by `pin_memory_`."""
 
     _saved_as: ClassVar[str]  # the format of its folder
     _kept_rows: KeptRows | None = None  # cache of the arrays that choices have made
@@ -44,12 +44,12 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     @abstractmethod
     def _by_type(self) -> ByType:
-        """Return the graph by type, in the order of the types; without types, None is the only type."""
+        """Return the graph as dicts by type, in the order of the types; without types, None is the only type."""
 
     @classmethod
     @abstractmethod
     def _of(cls: type[_Self], arrays: GraphArrays) -> _Self:
-        """Return the graph of these arrays, checked."""
+        """Build a graph of this class from `arrays`; the constructor checks them."""
 
     def _arrays(self) -> GraphArrays:
         num_nodes, relations, node_attributes = self._by_type()
@@ -68,12 +68,12 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     @property
     def edge_types(self) -> tuple[Any, ...]:
-        """The edge types (src, rel, dst), sorted; (None,) without types. A type's position goes into the random key."""
+        """The edge types (src, rel, dst), sorted; (None,) without types. Random keys depend on a type's position."""
         return tuple(self._by_type().relations)
 
     @property
     def index_dtype(self) -> torch.dtype:
-        """torch.int32 or torch.int64, the dtype of all neighbors and of sampled ids; int64 without edge types."""
+        """The dtype of all neighbors and of sampled ids: torch.int32 or torch.int64; int64 without edge types."""
         return next((relation.indices.dtype for relation in self._by_type().relations.values()), torch.int64)
 
     def num_nodes_of(self, node_type: NodeType | None) -> int:
@@ -85,13 +85,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of_type("node", node_type, self._by_type().num_nodes)
 
     def relation(self, edge_type: EdgeType | str | None) -> Any:
-        """Return the edges of a type: an object with indptr, indices, edge_ids (or None) and edge_attributes; errors as
-        in `num_nodes_of`.
-        """
+        """Return the edges of a type: indptr, indices, edge_ids or None, edge_attributes; errors as in num_nodes_of."""
         return self._of_type("edge", edge_type, self._by_type().relations)
 
     def node_attributes_of(self, node_type: NodeType | None) -> dict[str, Tensor]:
-        """Return the attributes of the nodes of a type; errors as in `num_nodes_of`."""
+        """Return the attributes of the nodes of a type, {name: [num_nodes, ...]}; errors as in `num_nodes_of`."""
         return self._of_type("node", node_type, self._by_type().node_attributes)
 
     def _of_type(self, domain: str, type_: Any, by_type: Mapping[Any, _T]) -> _T:
@@ -105,7 +103,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._found_in(relation.edge_ids, lambda ids: int(ids.max()), edge_type)
 
     def _found_in(self, values: Tensor, find: Callable[[Tensor], _T], *key: Any) -> _T:
-        """Return `find(values)`, cached by `key` until `values` is another tensor or was changed in place."""
+        """Return `find(values)`, cached under `key` until `values` is another tensor or has changed in place."""
         kept = self._found.get(key)
         if kept is None or kept[0] is not values or kept[1] != version_of(values):
             kept = self._found[key] = values, version_of(values), find(values)
@@ -190,7 +188,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of(arrays._replace(relations=converted))
 
     def _without_edge_ids(self: _Self) -> _Self:
-        """Return the graph in which the id of an edge is its position; it shares the arrays and their digests."""
+        """Return a graph like this one, in which the id of an edge is its position; arrays and digests are shared."""
         graph = self._of(self._arrays()._replace(edge_ids={}))
         names = {name for name, _, _ in graph._named_arrays()}
         graph._came_with({name: digest for name, (_, _, digest) in (self._written or {}).items() if name in names})
@@ -288,11 +286,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return graph_digest(self._by_type().num_nodes, relations)
 
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
-        """Return {name: (array, True)} of the topology, see Hashed; True: int32 and int64 ids have the same digest."""
+        """Return {name: (array, True)} of the topology's arrays; True: int32 and int64 ids have the same digest."""
         return {name: (values, True) for name, values, in_topology in self._named_arrays() if in_topology}
 
     def _came_with(self, digests: Mapping[str, str]) -> None:
-        """Remember the digests {`array_name`: digest} from the graph's folder, for `digest` and `_refuse_damage`."""
+        """Remember `digests`, {`array_name`: digest} from the graph's folder, for `digest` and `_refuse_damage`."""
         arrays = [*self._named_arrays()]
         named = {name: values for name, values, _ in arrays}
         self._written = {name: (named[name], version_of(named[name]), digest) for name, digest in digests.items()}
@@ -301,7 +299,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
             self._take_digests([digests[name] for name in in_topology])
 
     def _refuse_damage(self, where: str) -> None:
-        """Raise ValueError if an array from a folder no longer has the digest in that folder. Reads all arrays."""
+        """Raise ValueError if an array has another digest than its folder says: it was damaged. Reads all arrays."""
         for name, values, in_topology in self._named_arrays():
             written, version, digest = (self._written or {}).get(name, (None, 0, ""))
             if written is not values or version_of(values) != version:
@@ -313,14 +311,14 @@ class LocalGraph(Pinnable, Hashed, Graph):
                 )
 
     def _named_arrays(self) -> Iterator[tuple[str, Tensor, bool]]:
-        """Yield, for all arrays, (name, values, whether they belong to the topology)."""
+        """Yield (name, values, whether it belongs to the topology) for each array."""
         for kind, type_, name, values in self._arrays().each():
             yield array_name(kind, type_, name), values, kind in TOPOLOGY
 
     def hops(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Return the neighborhood of `seeds`: all hops and edge types in one call of the C++ core. See Graph.hops."""
+        """Sample all hops and edge types from `seeds` in one call of the C++ core; see Graph.hops for the arguments."""
         typed = plan.checked(self, seeds, choice, trees)
         nodes, local_seeds, hops, groups = _core.sample_neighbors(
             self.topology(),
@@ -356,9 +354,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return earliest
 
     def choose(self, where: str, choice: Choice, edge_types: Sequence[Any]) -> dict[Any, Chosen]:
-        """Return {edge type: Chosen}, the arrays from which a choice draws; {} if it reads no attributes. The graph
-        caches them and shares them with worker processes; they are made again if an attribute was replaced or changed
-        in place.
+        """Return {edge type: Chosen}, the arrays from which `choice` draws; {} if it reads no attributes. The arrays
+        are cached and shared with worker processes, and made again if an attribute was replaced or changed in place.
         """
         reads = choice.reads
         if reads is None:
@@ -383,7 +380,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return forms_of(arrays.node_attributes, arrays.edge_attributes)
 
     def rows(self, edge_type: Any = None) -> GraphRows:
-        """Return the in-edges of an edge type, with the attributes, as choices read them."""
+        """Return the in-edges of an edge type with the attributes that a Choice may read."""
         relation, src = self.relation(edge_type), ends_of(edge_type)[0]
         of_sources = self.node_attributes_of(src)
         return GraphRows(

@@ -1,4 +1,4 @@
-"""Read a .npy file of unknown origin, and turn tensors into the arrays that .npy files hold.
+"""Read a .npy file of unknown origin, and turn tensors into the arrays that .npy files contain.
 
 The reader unpickles nothing. It checks the size of the file against the header before it maps or reads an array.
 """
@@ -36,7 +36,12 @@ _TRIES = 10
 def readable(
     where: str, path: Path, dtype: torch.dtype, shape: tuple[int, ...], remedy: str = REMEDY
 ) -> Iterator[None]:
-    """Context manager: turn whatever NumPy's parser and the memory map raise for a corrupt file into a ValueError."""
+    """Context manager: if reading a corrupt .npy file fails inside, raise a ValueError that names the file `path`.
+
+    Args:
+        dtype, shape: what the file should have, for the error.
+        remedy: a sentence that says what to do.
+    """
     try:
         yield
     except OSError as error:
@@ -63,7 +68,7 @@ def _unreadable(
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return (shape, whether in Fortran order, dtype) from the header of a .npy file; `file` is then at the values.
+    """Read the header of a .npy file; return (shape, whether in Fortran order, dtype). `file` is then at the values.
 
     NumPy parses the header as Python code. In Python 3.11 that may fail with a SystemError about the recursion depth if
     another thread parses at the same time: the threads share the counter. So the parsing is tried again.
@@ -89,7 +94,10 @@ def _parsed_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray[Any, Any]:
-    """Return the array in an open .npy file. Unlike np.load, do not guess the format, and unpack no archive."""
+    """Return the array in an open .npy file, which must have the shape `shape`; memory-mapped with `mmap`.
+
+    Unlike np.load, do not guess the file format, and unpack no archive.
+    """
     written, fortran, dtype = read_header(file)
     if dtype.kind not in "biufc":
         raise ValueError(f"the file has the dtype {dtype}")
@@ -109,7 +117,7 @@ def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return the values as a contiguous array; a dtype that NumPy lacks becomes integers of the same size."""
+    """Return a tensor as a contiguous NumPy array; a dtype that NumPy lacks becomes integers of the same size."""
     tensor = tensor.cpu().contiguous()
     try:
         return tensor.numpy()
@@ -120,7 +128,7 @@ def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 class NpyRows:
-    """Rows of a file of numbers, read without mapping it, so that only the requested rows are in memory.
+    """Reads rows of a file of numbers without mapping it, so that only the requested rows are in memory.
 
     Args:
         path: a .npy file; with `raw`, a file of values without a header.
@@ -164,7 +172,7 @@ class NpyRows:
         self.shape = shape[::-1] if self.is_transposed else shape
 
     def columns(self) -> list[NpyRows]:
-        """Return an NpyRows [n] for each row of a file of [k, n] values; k is small."""
+        """Split a file of shape [k, n] into its k rows: return k NpyRows of shape [n] each; k should be small."""
         parts = [copy.copy(self) for _ in range(self.shape[0])]
         for number, part in enumerate(parts):
             part.shape = self.shape[1:]
@@ -172,7 +180,7 @@ class NpyRows:
         return parts
 
     def read(self, begin: int, end: int) -> np.ndarray[Any, Any]:
-        """Return the rows [begin, end) of `shape`.
+        """Read the rows [begin, end) and return them; rows are along the first dimension of `shape`.
 
         Raises:
             ValueError: The file has become shorter.

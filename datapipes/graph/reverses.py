@@ -1,6 +1,6 @@
-"""The edge types of reverses: which type holds the reverses of another type.
+"""The edge types of reverse edges: which edge type has the reverses of the edges of another type.
 
-A mapping {edge type: type of its reverses} has None for a type without reverses.
+A mapping is {edge type: type of its reverses}; None stands for a type without reverses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Reverses = dict[EdgeType, EdgeType | None]
 
 
 def reverses_of(where: str, edge_types: Iterable[Any], mapping: Mapping[EdgeType, EdgeType | None] | None) -> Any:
-    """Return {edge type: type of its reverses}, without the types that have no reverses; without types {None: None}.
+    """Return {edge type: type of its reverses} for `edge_types`. Types without reverses are left out.
+
+    A type from a node type to itself that is not in `mapping` has its own reverses. Without types the result is {None:
+    None}.
 
     Raises:
         ValueError: The mapping lacks an edge type between two different node types.
@@ -48,7 +51,7 @@ def with_reverses(where: str, pairs: Mapping[Any, Tensor], mapping: Any) -> dict
 
 
 def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None) -> Reverses | None:
-    """Return reverse_etypes_mapping, checked, with tuples as edge types; None if it is None.
+    """Check the argument reverse_etypes_mapping, and return it with tuples as edge types. None stays None.
 
     Args:
         edge_types: the edge types of the graph; None if the graph is not known.
@@ -76,7 +79,7 @@ def checked_mapping(where: str, mapping: Any, edge_types: Collection[Any] | None
 
 
 def refuse_mapping(where: str, mapping: Any, why: str) -> None:
-    """Raise ValueError if a mapping is given though nothing uses reverses; `why` says why not."""
+    """Raise ValueError if `mapping` is given (not None) though nothing uses reverses; `why` says why not."""
     if mapping is not None:
         raise ValueError(
             f"{where}: reverse_etypes_mapping is given, but {why}; only reverses have a use for it. Leave it out."
@@ -84,7 +87,7 @@ def refuse_mapping(where: str, mapping: Any, why: str) -> None:
 
 
 def mapping_without_types(where: str) -> TypeError:
-    """Return the error for a mapping that was given with a graph without types."""
+    """Return the error for the case that reverse_etypes_mapping is given, but the graph has no types."""
     return TypeError(
         f"{where}: reverse_etypes_mapping is given, but the graph has no edge types; a reverse is an edge like the "
         "others there. Leave it out."

@@ -1,4 +1,4 @@
-"""Tell whether a folder has a saved graph, and open it, of whichever class it is."""
+"""Find out whether a folder has a saved graph, and open it as a CSCGraph or HeteroCSCGraph."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from datapipes.graph.storage import HEADER, HETERO_FORMAT, header_in
 
 
 def is_saved_graph(path: Path) -> bool:
-    """Return whether `path` is a folder that `graph.save` wrote."""
+    """Return whether `path` is a folder with a graph that `save` wrote."""
     return (path / HEADER).exists()
 
 
 def open_graph(path: Path, **options: Any) -> CSCGraph | HeteroCSCGraph:
-    """Return the graph in a folder that `graph.save` wrote; `options` are arguments of CSCGraph.open.
+    """Open the graph in a folder that `save` wrote, of either class; `options` are arguments of CSCGraph.open.
 
     Raises:
         The errors of CSCGraph.open.

@@ -1,5 +1,7 @@
-"""Write and read a graph as a folder: arrays.npy (arena.py) has the arrays; graph.json, written last, says where each
-array begins. A graph without types has the one node type null and the one edge type null.
+"""Write and read a graph as a folder with the files arrays.npy (see arena.py) and graph.json.
+
+arrays.npy has the arrays. graph.json is written last, and says where each array begins. A graph without types has the
+one node type null and the one edge type null.
 
 The reader trusts no file: it unpickles nothing, and checks the size of every array against graph.json before it maps or
 reads the array. It refuses truncated, corrupt and irregular files; the error names the file.
@@ -54,14 +56,14 @@ _EDGE_TYPE = Form(
 
 @dataclass(frozen=True)
 class Types:
-    """The types of a graph in graph.json: the number of nodes of each node type, and of edges of each edge type."""
+    """The counts in graph.json: {node type: number of nodes} and {edge type: number of edges}."""
 
     node_types: Mapping[OptionalNodeType, Count]
     edge_types: Mapping[Annotated[EdgeType | None, _EDGE_TYPE], Count]
 
 
 def save(arrays: GraphArrays, folder: Path) -> None:
-    """See LocalGraph.save."""
+    """Write the arrays of a graph to `folder`; see LocalGraph.save."""
     written = FORMAT if None in arrays.num_nodes else HETERO_FORMAT
     where = f"{CLASSES[written]}.save"
     if (folder / HEADER).exists():
@@ -89,9 +91,10 @@ def header_of(
     """Return the text of graph.json.
 
     Args:
-        written: the format, FORMAT or HETERO_FORMAT.
+        written: the format: FORMAT for a CSCGraph, HETERO_FORMAT for a HeteroCSCGraph.
         num_nodes, num_edges: {type: number}.
-        edges: the digest of the arguments of `build` and of its source files, which `built_of` returns; None without.
+        arena: the list of the arrays in arrays.npy.
+        edges: a digest of the arguments and source files of `build`, which `built_of` reads; None: not by `build`.
     """
     fields = {"format": written, "version": _VERSIONS[written], **to_json(Types(num_nodes, num_edges))}
     if edges is not None:
@@ -100,13 +103,13 @@ def header_of(
 
 
 def built_of(folder: Path) -> str | None:
-    """Return the digest of what the graph in a folder was built from (`edges` of `header_of`); None: it has none."""
+    """Return the digest of what the graph in a folder was built from, which `build` stores; None if there is none."""
     named = header_in(folder).get("built_of")
     return named if isinstance(named, str) else None
 
 
 def header_in(folder: Path) -> dict[str, Any]:
-    """Return graph.json, parsed and unchecked; {} if the file is missing or holds no object."""
+    """Return graph.json of a folder, parsed and unchecked; {} if the file is missing or no JSON object."""
     header: Any = None
     with contextlib.suppress(OSError, ValueError, RecursionError):  # `load` raises the proper error
         header = parse_strict(read_regular(folder / HEADER, MOST_HEADER_BYTES).decode("utf-8"))
@@ -114,7 +117,7 @@ def header_in(folder: Path) -> dict[str, Any]:
 
 
 def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
-    """Return (arrays, types) of the graph in a folder, which must have the format `wanted`; for LocalGraph.open."""
+    """Read the graph in a folder for LocalGraph.open; return (arrays, types). The format must be `wanted`."""
     where, path = f"{CLASSES[wanted]}.open", folder / HEADER
     header = _read_header(where, folder, wanted)
     with valid_header(where, path, _REMEDY):
@@ -144,7 +147,12 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
 
 
 def _read_header(where: str, folder: Path, wanted: str) -> dict[str, Any]:
-    """Return graph.json, parsed; its fields are not checked yet. Refuse the folder of the other class of graphs."""
+    """Return graph.json of a folder, parsed; its fields are not checked yet.
+
+    Raises:
+        FileNotFoundError: The folder has no graph.json.
+        ValueError: The file is corrupt, or the graph is of the other class than `wanted`.
+    """
     path = folder / HEADER
     if not path.exists():
         raise FileNotFoundError(

@@ -1,7 +1,7 @@
-"""Read files that other programs wrote: tables, arrays, archives, pickles, local or at URIs. Build graphs from such
-files on disk, in bounded memory.
+"""Read files that other programs wrote: tables, arrays, archives and pickles, local or at URIs.
 
-Imported when a graph is built from files or a data set is opened. No code of a file is run.
+Also build graphs from such files, on disk and in bounded memory. Imported when a graph is built from files or a data
+set is opened. No code of a file is run.
 """
 
 

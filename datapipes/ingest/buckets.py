@@ -1,8 +1,7 @@
-"""Sort edges by destination, also if memory cannot hold them: first into buckets of successive destinations, then
-each bucket.
+"""Sort edges by destination in bounded memory: first into buckets of successive destinations, then each bucket.
 
 The edges of a bucket stay in the order in which they were added. So a bucket that is read and sorted stably by
-destination gives successive edges of the graph. A bucket that is too large for memory is cut into buckets again; the
+destination gives successive edges of the graph. A bucket that is too large for memory is cut into buckets again. The
 edges of a single node need no sort.
 """
 
@@ -33,9 +32,13 @@ _SORT_BYTES = 24  # memory of the kernel for each edge, besides its ends: the or
 
 
 class SortedEdges(NamedTuple):
-    """Successive nodes and edges of the graph: `degrees`, int64 [n], and `columns`, {name: values of the edges}.
+    """The in-edges of successive nodes, as `Buckets.sorted` yields them.
 
     The edges of one node may be in several SortedEdges; only the first of the several has the degree of the node.
+
+    Attributes:
+        degrees: int64 [n], the number of in-edges of each node.
+        columns: {name: values of the edges}.
     """
 
     degrees: Tensor
@@ -43,13 +46,15 @@ class SortedEdges(NamedTuple):
 
 
 class Buckets:
-    """Edges, grouped by ranges of destinations. They are in memory, and go to a file when memory is full.
+    """Edges that are grouped into buckets by destination; a bucket is a range of destinations.
+
+    Edges are added in memory. When memory is full, all of them are written to a file.
 
     Args:
         file: where edges are written; file and folder are made at the first write.
         num_nodes: destinations are in [0, num_nodes).
         columns: {name: Column} of the values of an edge; "indices", the sources, must be among them.
-        most_bytes: when `most_bytes` of edges or more are in memory, all edges in memory are written to the file.
+        most_bytes: when the edges in memory take `most_bytes` or more, they are written to the file.
 
     Attributes:
         counts: int64 [num_buckets], the number of edges in each bucket.
@@ -77,7 +82,7 @@ class Buckets:
         return len(self._runs) > 0
 
     def add(self, dst: NDArray[Any], columns: Mapping[str, Tensor], first: int = 0) -> bool:
-        """Add the next edges. Return True if all edges added so far were then written to the file.
+        """Add edges behind those that were added before. Return True if after this call all edges are in the file.
 
         Args:
             dst: the destinations.
@@ -106,7 +111,7 @@ class Buckets:
         return True
 
     def write(self) -> None:
-        """Write all edges in memory to the file, as one run."""
+        """Write all edges that are in memory to the file, as one run."""
         if not self._held:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +136,7 @@ class Buckets:
         self._end += indptr.nbytes + int(indptr[-1]) * self.edge_bytes
 
     def take_written(self, num_edges: int) -> None:
-        """Take over the first `num_edges` edges of a killed process's file. Writes will overwrite the edges after them.
+        """Use the first `num_edges` edges in the file, written by a killed process. Later writes overwrite the rest.
 
         Raises:
             OSError, ValueError: The file does not have these edges.
@@ -152,7 +157,9 @@ class Buckets:
             raise ValueError(f"{self.file} has {count} edges in {size} bytes; {num_edges} in {self._end} were written")
 
     def sorted(self, most_bytes: int) -> Iterator[SortedEdges]:
-        """Yield all edges in the order of the graph. The file is not removed.
+        """Yield all edges by ascending destination.
+
+        The in-edges of a node keep the order in which they were added. The file is not removed.
 
         Args:
             most_bytes: the most bytes of memory for sorting a bucket.
@@ -198,7 +205,10 @@ class Buckets:
             degrees = degrees[:0]
 
     def _read(self, bucket: int, begin: int, end: int) -> dict[str, Tensor]:
-        """Return {name: values} of the edges [begin, end) of a bucket: all columns, and "dst" within the bucket."""
+        """Return the edges [begin, end) of a bucket as {name: values}.
+
+        The columns include "dst", the destinations, counted from the first node of the bucket.
+        """
         sizes = {name: ((end - begin, *column.shape), column.dtype) for name, column in self._all.items()}
         edges = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in sizes.items()}
         with self.file.open("rb") if self._runs else contextlib.nullcontext() as file:

@@ -50,7 +50,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Wanted(NamedTuple):
-    """The arguments of CSCGraph.build or HeteroCSCGraph.build. Dicts are by type; a CSCGraph has the only type None."""
+    """The arguments of CSCGraph.build or HeteroCSCGraph.build, as dicts by type; a CSCGraph has the type None."""
 
     edges: Mapping[Any, Any]
     num_nodes: Mapping[Any, int]
@@ -62,7 +62,7 @@ class Wanted(NamedTuple):
 
 
 def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
-    """Write the folder of a graph; see CSCGraph.build."""
+    """Build a graph and write it to `folder`; see CSCGraph.build. `form` is the file format of the graph's class."""
     where = f"{CLASSES[form]}.build"
     most_bytes = parse_size(where, "max_memory", wanted.max_memory)
     if most_bytes < LEAST_MEMORY:
@@ -93,7 +93,7 @@ def build_graph(form: str, folder: str | Path, wanted: Wanted) -> None:
 def _is_there(
     folder: Path, form: str, edges: str | None, num_nodes: Mapping[Any, int], of_nodes: Mapping[Any, Any]
 ) -> bool:
-    """Return whether the folder already has this graph. `edges` is `_State.built_of`; if it is None, return False."""
+    """Return whether `folder` already has the complete graph. False if `edges`, the digest to compare, is None."""
     if edges is None or built_of(folder) != edges:
         return False
     arrays, _ = load(folder, form, mmap=True)
@@ -132,7 +132,7 @@ def _index_dtype(where: str, index_dtype: Any, most_nodes: int) -> torch.dtype:
 
 
 def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping[str, Values]]) -> int:
-    """Return the bytes on disk of the graph and its bucket files. Edges whose count is unknown are left out."""
+    """Return how many bytes on disk the graph and its bucket files will take, without edges whose count is unknown."""
     of_edges = sum(
         (relation.source.num_edges or 0) * 2 * relation.edge_bytes + 8 * (relation.num_dst + 1)
         for relation in relations
@@ -146,7 +146,7 @@ def _bytes_needed(relations: Sequence[_Relation], of_nodes: Mapping[Any, Mapping
 
 @dataclass
 class _Saved:
-    """What state.json says of an edge type: how many edges are in files, and whether no edges are missing there."""
+    """What state.json says of an edge type: how many edges are in bucket files, and whether these are all edges."""
 
     edges: int = 0
     digests: list[str] = field(default_factory=list)  # of the chunks, if the edges have no source files
@@ -154,7 +154,7 @@ class _Saved:
 
 
 class _Relation:
-    """What a build knows of the edges of one type: their source, what is in files, and their buckets."""
+    """The edges of one type during a build: their source, their buckets, and what a killed build has written."""
 
     def __init__(self, where: str, edge_type: EdgeType | None, wanted: Wanted, dtype: torch.dtype) -> None:
         src, dst = ends_of(edge_type)
@@ -172,11 +172,11 @@ class _Relation:
 
     @property
     def written_bytes(self) -> int:
-        """The bytes of the edges that a killed build has left in files."""
+        """How many bytes of edges a killed build has left in files."""
         return self.saved.edges * self.edge_bytes
 
     def read(self, state: _State, say: Progress) -> None:
-        """Read all edges of the source, and add them to buckets."""
+        """Read all edges of the source and add them to buckets, except those that a killed build has written."""
         saved, self.buckets = self.saved, state.buckets_of(self)
         size = state.chunk_edges(self)
         is_named = self.source.identity is not None
@@ -222,11 +222,11 @@ class _Relation:
 
 
 class _State:
-    """The progress of a build, as in state.json.
+    """The progress of a build, which is saved in state.json, so that a build can go on after a kill.
 
     Attributes:
         folder: the hidden folder of the build.
-        built_of: a digest of the request and the identities of the sources; None if a source has no identity.
+        built_of: a digest of the arguments and of the identities of the sources; None if a source has no identity.
     """
 
     def __init__(self, where: str, most_bytes: int, relations: Sequence[_Relation]) -> None:
@@ -243,16 +243,16 @@ class _State:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of the edges in memory, of all relations together."""
+        """How many bytes the edges in memory take, over all edge types."""
         return sum(relation.buckets.held_bytes for relation in self.relations if relation.buckets is not None)
 
     def chunk_edges(self, relation: _Relation) -> int:
-        """Return how many edges of a relation are read at once."""
+        """Return how many edges of `relation` a chunk should have: how many are read at once."""
         of_attributes = sum(column.row_bytes for column in relation.source.columns.values())
         return max(min(self.most_bytes // _CHUNK, _MOST_CHUNK_BYTES) // (_END_BYTES + of_attributes), 1)
 
     def buckets_of(self, relation: _Relation) -> Buckets:
-        """Return the Buckets of a relation. They already contain the edges that a killed build has written."""
+        """Return new Buckets for the edges of `relation`, with the edges that a killed build has written."""
         buckets = self._new_buckets(self.folder, relation, self.most_bytes // _HELD - self.held_bytes)
         buckets.take_written(relation.saved.edges)
         return buckets
@@ -262,7 +262,7 @@ class _State:
         return Buckets(place, relation.num_dst, relation.columns, most_bytes)
 
     def read(self, relation: _Relation, num_edges: int) -> None:
-        """Record that all edges of a relation were read. Write them to files if there are many edges in memory."""
+        """Record that all edges of `relation` have been read. If many edges are in memory, write them to the file."""
         buckets = relation.buckets
         assert buckets is not None
         if buckets.is_written or self.held_bytes > self.most_bytes // _HELD // 2:
@@ -271,14 +271,14 @@ class _State:
             self.save(relation, num_edges)
 
     def save(self, relation: _Relation, num_edges: int) -> None:
-        """Record in state.json that the first `num_edges` edges of a relation are in files."""
+        """Write to state.json that the first `num_edges` edges of `relation` are in its file."""
         relation.saved.edges = num_edges
         saved = [asdict(other.saved) for other in self.relations]
         fields = {"version": _VERSION, "boot": _boot(), "asked": self._asked, "relations": saved}
         write_text(self.folder / _STATE, json.dumps(fields))
 
     def goes_on(self, folder: Path) -> bool:
-        """Return whether a killed build of the same request can go on in `folder`; if so, take over its edges.
+        """Return whether a killed build with the same arguments can go on in `folder`. If so, take over its progress.
 
         After a restart of the machine return False, since edges that had not reached the disk are lost.
         """
@@ -305,7 +305,7 @@ def _boot() -> str:
 
 
 def _even(chunks: Iterator[Chunk], size: int) -> Iterator[Chunk]:
-    """Yield the same edges in chunks of `size` edges; the last may have fewer."""
+    """Yield the edges of `chunks` again, in the same order, in chunks of `size` edges; the last may have fewer."""
     kept: list[Chunk] = []
     count = 0
     for chunk in chunks:

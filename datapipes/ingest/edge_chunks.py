@@ -1,8 +1,9 @@
-"""Read the edges of one type in chunks, in the order of their ids, from any source: arrays, .npy files, raw pairs,
-tables, folders of such files, an iterator. `edge_source` recognises the source; build.py reads the chunks.
+"""Read the edges of one type in chunks, in the order of their ids, from any source that CSCGraph.build takes.
 
-No source has more than one chunk in memory, except arrays that are in memory already. A source of files names the files
-by `identity`, so that the next build after a kill does not read edges again that the killed build has written.
+`edge_source` recognises the kind of source: arrays, .npy files, raw pairs, tables, folders of such files, an iterator.
+build.py reads the chunks. No source has more than one chunk in memory, except arrays that are in memory already. A
+source of files names the files by `identity`, so that the next build after a kill does not read edges again that the
+killed build has written.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ _ENDS = ("src", "dst")  # columns of a table
 
 
 class Chunk(NamedTuple):
-    """Successive edges: `src` and `dst`, integers [n], and `attributes`, {name: values [n, ...]}."""
+    """Successive edges.
+
+    Attributes:
+        src, dst: integers [n], the sources and the destinations.
+        attributes: {name: values [n, ...]}.
+    """
 
     src: NDArray[Any]
     dst: NDArray[Any]
@@ -39,7 +45,7 @@ class Chunk(NamedTuple):
 
 
 class Column(NamedTuple):
-    """The values of edges or nodes: their dtype, and their shape for one edge or node."""
+    """Dtype and row shape of values of edges or nodes; a row is the values of one edge or node."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -51,13 +57,13 @@ class Column(NamedTuple):
 
 
 class EdgeSource(ABC):
-    """A source from which edges are read in order.
+    """The base of all sources of edges for a build: `chunks` reads the edges in order.
 
     Attributes:
         columns: {name: Column} of the attributes of the edges.
         num_edges: number of edges; None if it is not known before all edges are read.
-        identity: a text with the names, sizes and times (at URIs: versions) of the source files. None if some values
-            are in no file, or a store gives no version.
+        identity: a text with the names, sizes and times (at URIs: versions) of the source files. It tells whether a
+            source is the same as before. None if some values are in no file, or a store gives no version.
     """
 
     columns: Mapping[str, Column]
@@ -70,10 +76,10 @@ class EdgeSource(ABC):
 
 
 def edge_source(where: str, edges: Any, attributes: Mapping[str, Any] | None = None) -> EdgeSource:
-    """Return the EdgeSource for `edges`, which may be anything that CSCGraph.build takes.
+    """Return an EdgeSource that reads `edges`, which may be anything that CSCGraph.build takes.
 
     Args:
-        where: how messages begin.
+        where: how errors begin.
         attributes: {name: values of the edges}; values are an array, the path of a .npy file, or the name of a column.
     """
     attributes = dict(attributes or {})
@@ -129,7 +135,7 @@ def _local(where: str, name: str, path: str | os.PathLike[str]) -> Path:
 
 
 def _identity(files: Sequence[AnyFile]) -> str | None:
-    """Return the identity of files, see EdgeSource; None if a remote store gives no version of a file."""
+    """Return a text with names, sizes and times or versions of the files. None: a remote store gives no version."""
     names: list[tuple[str, int, Any] | None] = []
     for file in files:
         if isinstance(file, RemoteFile):
@@ -145,7 +151,10 @@ def _identity(files: Sequence[AnyFile]) -> str | None:
 
 @dataclass(frozen=True)
 class Values:
-    """Rows in memory or in files. `read(begin, end)` returns a tensor, or for ends of edges two arrays (src, dst)."""
+    """Rows of values, in memory or in files, that can be read piece by piece.
+
+    `read(begin, end)` returns these rows as a tensor; if the rows are edges, as two arrays (src, dst).
+    """
 
     shape: tuple[int, ...]  # of all rows together
     dtype: torch.dtype
@@ -154,17 +163,17 @@ class Values:
 
     @property
     def count(self) -> int:
-        """The number of rows."""
+        """Number of rows."""
         return self.shape[0]
 
     @property
     def column(self) -> Column:
-        """The dtype and the shape of a row."""
+        """Dtype and row shape of the values."""
         return Column(self.dtype, self.shape[1:])
 
 
 class _Rows(EdgeSource):
-    """Edges in pieces, one after another; `read(begin, end)` of a piece returns (src, dst)."""
+    """Edges in several pieces (arrays or files), one after another. Each piece reads as two arrays (src, dst)."""
 
     def __init__(self, where: str, pieces: Sequence[Values], attributes: Mapping[str, Any]) -> None:
         self.num_edges = sum(piece.count for piece in pieces)
@@ -187,7 +196,9 @@ class _Rows(EdgeSource):
 
 
 def attributes_of(where: str, attributes: Mapping[str, Any], count: int, kind: str) -> dict[str, Values]:
-    """Return {name: Values} for the attributes of `count` nodes or edges; `kind` is "node" or "edge".
+    """Return {name: Values} for attributes of `count` nodes or edges, given as arrays or as paths of .npy files.
+
+    `kind`, "node" or "edge", is for errors.
 
     Raises:
         ValueError: An attribute does not have `count` rows.
@@ -207,7 +218,7 @@ def attributes_of(where: str, attributes: Mapping[str, Any], count: int, kind: s
 
 
 def _array(where: str, name: str, value: Any) -> Values:
-    """Return Values over the rows of an array, or of the .npy file at a path."""
+    """Return Values that read the rows of `value`: an array, or the path of a .npy file. `name` is for errors."""
     if not isinstance(value, (str, os.PathLike)):
         return _of_tensor(as_tensor(where, name, value).cpu())
     rows = NpyRows(where, _local(where, name, value))
@@ -218,7 +229,7 @@ def _array(where: str, name: str, value: Any) -> Values:
 
 def _of_tensor(tensor: Tensor) -> Values:
     def read(begin: int, end: int) -> Tensor:
-        """Return some rows, contiguous, with torch's conjugate and negative bits resolved."""
+        """Return the rows [begin, end), contiguous, with torch's conjugate and negative bits resolved."""
         return tensor[begin:end].resolve_conj().resolve_neg().contiguous()
 
     return Values(tuple(tensor.shape), tensor.dtype, read)
@@ -230,13 +241,13 @@ def _of_file(rows: NpyRows) -> Values:
 
 
 def refuse_no_ids(where: str, name: str, dtype: str, count: int = 1) -> None:
-    """Raise TypeError unless `dtype`, the dtype of ids, is an integer dtype. If `count` is 0, any dtype is allowed."""
+    """Raise TypeError unless `dtype`, the dtype of ids, is an integer dtype; without ids (`count` 0) allow any."""
     if count > 0 and not dtype.startswith(("int", "uint")):
         raise TypeError(f"{where}: {name} must hold integers, got {dtype}. Convert it, and drop edges without ends.")
 
 
 def _two_columns(where: str, ends: Sequence[Any]) -> Values:
-    """Return Values over the edges of `ends`: sources and destinations, each an array or the path of a .npy file."""
+    """Return Values that read edges from `ends`: (sources, destinations), each an array or the path of a .npy file."""
     src, dst = (_array(where, name, value) for name, value in zip(_ENDS, ends, strict=True))
     for name, column in zip(_ENDS, (src, dst), strict=True):
         if len(column.shape) != 1:
@@ -256,7 +267,7 @@ def _pairs(src: Values, dst: Values) -> Values:
 
 
 def _matrix(where: str, name: str, value: Any) -> Values:
-    """Return Values over the edges in an array or a .npy file, [2, n] or [n, 2]. [2, 2] is read as [2, n]."""
+    """Return Values that read edges from an array or .npy file of shape [2, n] or [n, 2]; [2, 2] is read as [2, n]."""
     is_file = isinstance(value, Path)
     rows: Any = NpyRows(where, value) if is_file else as_tensor(where, name, value).cpu()
     is_transposed = is_file and rows.is_transposed
@@ -272,7 +283,7 @@ def _matrix(where: str, name: str, value: Any) -> Values:
 
 
 def _of_rows(rows: NpyRows) -> Values:
-    """Return Values over edges that are in a file pair after pair, [n, 2]."""
+    """Return Values that read edges from a file of shape [n, 2], whose rows are pairs (source, destination)."""
     return Values(rows.shape, torch.int64, lambda begin, end: tuple(rows.read(begin, end).T), (rows.path,))
 
 
@@ -280,7 +291,7 @@ def _of_rows(rows: NpyRows) -> Values:
 
 
 class _Table(EdgeSource):
-    """Edges in Parquet or CSV files, in the order of the rows."""
+    """The edges in Parquet or CSV files; a row of the table is an edge."""
 
     def __init__(
         self, where: str, path: Path | str, files: Sequence[AnyFile], kind: str, attributes: Mapping[str, Any]
@@ -338,7 +349,7 @@ class _Table(EdgeSource):
 class _Iterated(EdgeSource):
     """Edges from an iterable of chunks, or from a callable that returns such an iterable.
 
-    A chunk is [2, n], or ([2, n], {name: values}).
+    A chunk is an array [2, n], or ([2, n], {name: values of the edges}).
     """
 
     def __init__(self, where: str, edges: Any, attributes: Mapping[str, Any]) -> None:

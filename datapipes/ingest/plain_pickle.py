@@ -1,4 +1,4 @@
-"""Read a pickle that holds plain data only, without running it: numbers, text, tuples, lists, dicts, arrays, tensors.
+"""Read a pickle that has plain data only (numbers, text, tuples, lists, dicts, arrays, tensors), without running it.
 
 A pickle is a program. Python's own unpickler would run it; this module does not use it:
 
@@ -38,10 +38,11 @@ _MOST_ARGUMENTS = 8  # of a call
 
 
 class FileRefused(ValueError):
-    """A file is broken, hostile, or holds something else than plain data. No code of it was run.
+    """A file is broken, hostile, or has something other than plain data. No code of the file was run.
 
     Attributes:
-        found, expected, remedy: texts for a message that names the file; without a remedy, another copy may help.
+        found, expected: texts for an error that names the file: what the file has, and what it should have.
+        remedy: a text that says what to do; "": another copy of the file may help.
         named: the unknown global because of which the file was refused; None if the reason is another.
     """
 
@@ -54,7 +55,7 @@ _DISTRUST = "Do not trust this file; nothing of it was run."
 
 
 class Items:
-    """Stands for a dict: its pairs of key and value, unhashed, in the order of the file."""
+    """What a Reader makes of a dict in a pickle: its (key, value) pairs, unhashed, in the order of the file."""
 
     __slots__ = ("pairs",)
 
@@ -62,7 +63,7 @@ class Items:
         self.pairs: list[tuple[object, object]] = []
 
     def add(self, flat: list[object]) -> None:
-        """Add pairs; `flat` has a key, its value, the next key, and so on."""
+        """Add pairs from the list `flat`: a key, its value, the next key, its value, and so on."""
         self.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -71,11 +72,11 @@ def _refuse_call(*_: object) -> object:
 
 
 class Global:
-    """Stands for a function or class that a pickle names.
+    """What a Reader makes of a function or class that a pickle names; the real one is never called.
 
     Args:
-        name: its name in messages.
-        make: called when the pickle calls the global, with the same arguments; returns the stand-in for the result. It
+        name: its name in errors.
+        make: called when the pickle calls the global, with the same arguments; returns what stands for the result. It
             raises TypeError for arguments that no pickler passes, and ValueError for impossible values. By default the
             global cannot be called, and may only be an argument.
     """
@@ -103,7 +104,7 @@ PLAIN: dict[tuple[str, str], Global] = {
 def parse_pickles(
     content: bytes, allowed: Mapping[tuple[str, str], Global], count: int = 1, kind: type[Reader] | None = None
 ) -> list[object]:
-    """Return the objects of the first `count` pickles in `content`.
+    """Read the first `count` pickles in `content` without running them, and return their objects.
 
     Args:
         content: the pickles, one after another; anything may follow.
@@ -135,7 +136,10 @@ METHODS = {
 
 
 class Reader:
-    """Follows the instructions of one pickle. The method `_x` serves the instructions named in `methods["x"]`."""
+    """Follows the instructions of one pickle and builds its object, without running code that the pickle names.
+
+    The method `_x` handles the instructions named in `methods["x"]`.
+    """
 
     methods: Mapping[str, str] = METHODS
 
@@ -272,12 +276,12 @@ class Reader:
         built.set_state(state)
 
     def _target(self, kind: type[_T]) -> _T:
-        """Return the object on top of the stack; raise ValueError unless it is of `kind`."""
+        """Return the object on top of the stack, which the pickle wants to fill. ValueError unless it is of `kind`."""
         if type(self._stack[-1]) is not kind:
             raise ValueError(f"something added to a {kind_of(self._stack[-1])}")
         return self._stack[-1]
 
 
 def kind_of(value: object) -> str:
-    """Return how messages name a value that a Reader made: by its class, since a repr might never end."""
+    """Return the class name of a value that a Reader made, for errors: a repr of the value might never end."""
     return type(value).__name__.lstrip("_")

@@ -35,12 +35,12 @@ _VERSIONS = (  # keys of a store's file information that change with the content
 
 
 def is_uri(value: Any) -> bool:
-    """Return whether a value is a str with a URI. For a `file://` URI return False, since the file is local."""
+    """Return whether a value is a str with the URI of a remote file. A `file://` URI is local: return False."""
     return isinstance(value, str) and not value.startswith(_LOCAL) and _URI.match(value) is not None
 
 
 def local_path(where: str, name: str, text: str) -> str:
-    """Return the path that a text or a `file:///` URI names; raise ValueError for any other URI."""
+    """Return the local path that `text` names, as a path or as a `file:///` URI. ValueError for any other URI."""
     path = text.removeprefix(_LOCAL) if text.startswith("file:///") else text
     if "://" in path:
         raise ValueError(
@@ -51,7 +51,9 @@ def local_path(where: str, name: str, text: str) -> str:
 
 
 class RemoteFile:
-    """A file at a URI. The first `look` records size and version; a later `look` raises ValueError if they differ.
+    """A file at a URI, read through fsspec, with a check that it does not change.
+
+    The first `look` records size and version of the file. A later `look` raises ValueError if they differ.
 
     Attributes:
         uri: the URI.
@@ -75,7 +77,7 @@ class RemoteFile:
 
     @property
     def identity(self) -> tuple[str, int, str] | None:
-        """(URI, size, version) of the file; None if the store gives no version."""
+        """(URI, size in bytes, version) of the file; None if the store gives no version."""
         size, version = self._first_look()
         return (self.uri, size, version) if version else None
 
@@ -107,7 +109,7 @@ class RemoteFile:
         return seen
 
     def open(self, block_bytes: int = _BLOCK_BYTES) -> BinaryIO:
-        """Return the file, open for reading, with seek. Reads raise OSError, or ValueError if the file ends too early.
+        """Open the file for reading and return it; it can seek. Reads raise OSError, or ValueError at an early end.
 
         Args:
             block_bytes: bytes to fetch at once.
@@ -125,7 +127,7 @@ def _text(seen: tuple[int, str] | None) -> str:
 
 
 class _Reading(io.RawIOBase):
-    """A raw stream over an open file of fsspec, which raises OSError for any error of the store."""
+    """A raw stream over an open file of fsspec. Whatever error the store raises becomes an OSError."""
 
     def __init__(self, uri: str, file: Any, size: int) -> None:
         self._uri, self._file, self._size = uri, file, size
@@ -166,7 +168,9 @@ def size_of(file: AnyFile) -> int:
 
 @contextmanager
 def opened(file: AnyFile, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[BinaryIO, int]]:
-    """Yield (file open for reading, its size). At the end, check that a file at a URI has not changed.
+    """Context manager: open a local file or a file at a URI, and give (open file, its size in bytes).
+
+    At the end, check that a file at a URI has not changed.
 
     Args:
         block_bytes: bytes to fetch at once from a URI.
@@ -188,7 +192,7 @@ def opened(file: AnyFile, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[Bin
 
 
 def files_in(where: str, uri: str) -> list[RemoteFile]:
-    """Return the files directly in the folder at a URI, sorted by name.
+    """List the folder at a URI: return the files directly in it, sorted by name.
 
     Raises:
         OSError: The folder cannot be listed.
@@ -210,9 +214,10 @@ def files_in(where: str, uri: str) -> list[RemoteFile]:
 
 
 def files_at(where: str, uri: str) -> list[RemoteFile]:
-    """Return the file at a URI, or the files of a folder whose names do not begin with "." or "_", sorted by name.
+    """Return the file at a URI. If a folder is there, return its files, without names that begin with "." or "_".
 
-    HTTP has no folders: a URI that ends in "/" is taken for a folder, any other URI for a file.
+    Files are sorted by name. HTTP has no folders: a URI that ends in "/" is taken for a folder, any other URI for a
+    file.
 
     Raises:
         The errors of `files_in`.
@@ -228,7 +233,7 @@ def files_at(where: str, uri: str) -> list[RemoteFile]:
 
 
 def _system_of(uri: str) -> tuple[Any, str]:
-    """Return (file system, path in it) for a URI: fsspec's file system of this thread, with no listings cached."""
+    """Return (file system, path in it) for a URI: a file system of fsspec, whose cached listings have been dropped."""
     core, scheme = needed("fsspec.core", "remote", f"reading {uri}"), uri.partition("://")[0]
     try:
         core.get_filesystem_class(scheme)
@@ -249,7 +254,7 @@ def _system_of(uri: str) -> tuple[Any, str]:
 
 @contextmanager
 def _told(where: str, uri: str) -> Iterator[None]:
-    """Add `where` and a remedy to an error raised inside."""
+    """Context manager: if reading `uri` fails inside, raise the error again with `where` and a remedy in the text."""
     try:
         yield
     except OSError as error:
@@ -260,7 +265,7 @@ def _told(where: str, uri: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error(uri: str) -> Iterator[None]:
-    """Turn any error that a store raises inside into an OSError with a short reason as `strerror`."""
+    """Context manager: turn any error of a store into an OSError; `strerror` has a short reason."""
     try:
         yield
     except MemoryError:

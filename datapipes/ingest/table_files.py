@@ -41,23 +41,23 @@ _OF_CONTENT = (ValueError, TypeError, LookupError, NotImplementedError, EOFError
 
 
 def suffix_of(name: str) -> str:
-    """Return the suffix of a file name; for tables it may have two parts, as in .csv.gz."""
+    """Return the suffix of a file name. For tables it may have two parts, such as .csv.gz."""
     return next((suffix for suffix in TABLES if name.endswith(suffix)), Path(name).suffix)
 
 
 def parts_of(path: Path) -> list[Path]:
-    """Return the files in a folder whose names do not begin with "." or "_", sorted by name. For a file: [path]."""
+    """Return the files in the folder `path`, without names that begin with "." or "_", sorted. For a file: [path]."""
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith((".", "_")))
 
 
 class TableFiles:
-    """Files with equal columns, as one table.
+    """One or more Parquet or CSV files with equal columns, read as one table.
 
     Args:
-        where: how messages begin.
-        path: a file, or a folder of files. If `files` are given, `path` is how messages name them.
+        where: how errors begin.
+        path: a file, or a folder of files. If `files` are given, `path` is only their name in errors.
         kind: the suffix of `files`, one of TABLES.
     Attributes:
         names: the names of the columns.
@@ -82,7 +82,7 @@ class TableFiles:
         self._order: Tensor | None = None
 
     def two_columns(self, ends: tuple[str, str]) -> tuple[str, str]:
-        """Return `ends` if the table has both columns; else the names of its first two columns.
+        """Return the names of two columns for the ends of edges: `ends` if the table has them, else its first two.
 
         Raises:
             ValueError: There are fewer than two columns; or the files name more than two columns, but not `ends`.
@@ -101,7 +101,7 @@ class TableFiles:
         return self._data.schema.field(name).type
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Return the NumPy dtype of a column; object if NumPy has no dtype for its values."""
+        """Return the NumPy dtype of a column; dtype `object` if NumPy has no dtype for the values."""
         try:
             dtype: np.dtype[Any] = np.dtype(self.arrow_type(name).to_pandas_dtype())
             return dtype
@@ -110,12 +110,12 @@ class TableFiles:
 
     @cached_property
     def num_rows(self) -> int:
-        """The number of rows. The first use reads CSV files to their end."""
+        """Number of rows. For CSV files, the first use reads them to their end."""
         with self._told():
             return int(self._data.count_rows())
 
     def sort_by(self, name: str) -> None:
-        """Make `numbers` and `texts` return the rows by ascending id; the column `name` has the ids.
+        """From now on, let `numbers` and `texts` return the rows by ascending id; the column `name` has the ids.
 
         Raises:
             ValueError: The column does not hold each id of 0 ... num_rows - 1 once.
@@ -137,7 +137,7 @@ class TableFiles:
         return cells if self._order is None else [cells[place] for place in self._order.tolist()]
 
     def numbers(self, name: str, *, missing: Any = None) -> Tensor:
-        """Return a column as a tensor of one number for each row.
+        """Return a column of numbers as a tensor [num_rows].
 
         Args:
             missing: the value for empty cells; None refuses empty cells.
@@ -161,14 +161,14 @@ class TableFiles:
 
     @cached_property
     def _content(self) -> Any:
-        """All columns as a pyarrow table in memory, since reading one column of a CSV file reads all of it."""
+        """All columns as a pyarrow table in memory. To read one column of a CSV file is to read all of them."""
         num_bytes = 2 * self.num_rows * 8 * len(self.names)  # of the table, and of the tensors made of its columns
         check_memory(self._where, str(self._path), num_bytes, "Store the columns as .npy.")
         with self._told():
             return self._data.to_table()
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
-        """Yield the columns `names` in pyarrow batches of up to `most` rows; few rows beyond a batch are in memory.
+        """Yield the columns `names` in pyarrow batches of up to `most` rows, with few further rows in memory.
 
         Raises:
             The errors of TableFiles. Also ValueError: A file at a URI has changed.
@@ -191,7 +191,7 @@ class TableFiles:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Add `where` to an error raised inside. If a file has changed meanwhile, raise an error that says so instead.
+        """Context manager: add `where` to an error raised inside. If a file has changed, raise an error that says so.
 
         pyarrow raises OSError both for wrong content and for a failing disk; only a failing disk gives an errno.
         """
@@ -227,7 +227,7 @@ class TableFiles:
 
 
 class _Opener:
-    """A file system for pyarrow, with the methods of an fsspec file system that pyarrow calls to read files by URI."""
+    """A file system for pyarrow that opens files by their URI. It has the few methods of fsspec that pyarrow calls."""
 
     protocol = "uri"
 
@@ -242,7 +242,7 @@ class _Opener:
 
 
 class _Head(NamedTuple):
-    """The head of a CSV file: the cells of the first nonempty line, and whether further lines follow."""
+    """The beginning of a CSV file: the cells of the first nonempty line, and whether further lines follow."""
 
     file: AnyFile
     cells: list[str]
@@ -250,7 +250,7 @@ class _Head(NamedTuple):
 
     @property
     def has_names(self) -> bool:
-        """Whether the cells are names: some cell has a letter and is not a number."""
+        """Whether the first line has names and not values: some cell has a letter and is no number."""
         return any(any(map(str.isalpha, cell)) and not _is_number(cell.strip()) for cell in self.cells)
 
 
@@ -264,7 +264,7 @@ def _head_of(file: AnyFile, kind: str) -> _Head:
 
 
 def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
-    """Return (pyarrow data set over CSV files, whether the files name their columns)."""
+    """Open CSV files; return (pyarrow data set over the files, whether the files name their columns)."""
     heads = [head for head in (_head_of(file, kind) for file in files) if head.cells]
     has_names = bool(heads) and heads[0].has_names
     for head in heads:
@@ -279,7 +279,7 @@ def _csv(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
 
 
 def _check_head(first: _Head, other: _Head) -> None:
-    """Raise ValueError unless `first` and `other` have equal columns, and both name their columns or neither does."""
+    """Raise ValueError unless two CSV files fit together: equal columns, and both begin with names or neither does."""
     if first.has_names and not {*first.cells} & {*other.cells}:
         raise ValueError(
             f"{other.file} begins with {shown(other.cells)}, the first file with the names {shown(first.cells)}; all "
@@ -297,7 +297,7 @@ def _check_head(first: _Head, other: _Head) -> None:
 
 
 def _parquet(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
-    """Return (pyarrow data set over Parquet files, True), since Parquet files always name their columns."""
+    """Open Parquet files; return (pyarrow data set over the files, True). True: they always name their columns."""
     pyarrow = importlib.import_module("pyarrow")
     schemas = [_opened_by_arrow([file], kind[1:]).schema for file in files]
     for file, schema in zip(files, schemas, strict=True):
@@ -315,7 +315,7 @@ def _check_names(file: AnyFile, first: Sequence[str], names: Sequence[str]) -> N
 
 
 def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) -> Any:
-    """Return a pyarrow data set over the files; without `schema` it has the schema of the first file."""
+    """Return a pyarrow data set over the files, with the given `schema`; None: the schema of the first file."""
     fs, dataset = (importlib.import_module(f"pyarrow.{name}") for name in ("fs", "dataset"))
     remote = [file for file in files if isinstance(file, RemoteFile)]
     system = fs.PyFileSystem(fs.FSSpecHandler(_Opener(remote))) if remote else None
@@ -323,7 +323,7 @@ def _opened_by_arrow(files: Sequence[AnyFile], form: Any, schema: Any = None) ->
 
 
 def _as_numbers(data: Any) -> Any:
-    """Return the data set, where a column without a type (all its cells are empty) becomes int64."""
+    """Return the data set with int64 for columns that have no type, since all their cells are empty."""
     pyarrow = importlib.import_module("pyarrow")
     fields = [
         column.with_type(pyarrow.int64()) if pyarrow.types.is_null(column.type) else column for column in data.schema
@@ -332,7 +332,7 @@ def _as_numbers(data: Any) -> Any:
 
 
 def _rows_of(fragment: Any, types: Mapping[str, Any], most: int) -> Iterator[Any]:
-    """Yield the columns in `types` of one file in batches. pyarrow's own scanner would read up to a GiB ahead."""
+    """Yield one file in batches, with the columns in `types`. pyarrow's own scanner would read up to a GiB ahead."""
     pyarrow, names, form = importlib.import_module("pyarrow"), [*types], getattr(fragment, "format", None)
     if form is None:
         return  # no file has rows
@@ -361,7 +361,7 @@ def _delimiter(kind: str) -> str:
 
 
 def _csv_format(kind: str, has_header: bool) -> Any:
-    """Return pyarrow's format for CSV files."""
+    """Return pyarrow's description of CSV files with this suffix, with or without a first line of names."""
     arrow_csv, dataset = (importlib.import_module(f"pyarrow.{name}") for name in ("csv", "dataset"))
     return dataset.CsvFileFormat(
         parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(kind)),
@@ -372,7 +372,7 @@ def _csv_format(kind: str, has_header: bool) -> Any:
 
 
 def _csv_schema(first: AnyFile, kind: str, form: Any) -> Any:
-    """Return the schema of a CSV file, from its first rows only; pyarrow would read far more."""
+    """Return the columns and types of a CSV file, judged by its first rows; pyarrow would read far more rows."""
     pyarrow, arrow_csv = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.csv"))
     with opened(first) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as file:
         text = file.read(_BLOCK_BYTES)
@@ -387,7 +387,7 @@ def _csv_schema(first: AnyFile, kind: str, form: Any) -> Any:
 
 
 def _is_number(cell: str) -> bool:
-    """Return whether a cell is a number, such as 1e-5 or nan."""
+    """Return whether the text of a cell is a number, such as 1e-5 or nan."""
     try:
         float(cell)
     except ValueError:

@@ -69,7 +69,10 @@ def _lengths(values: object = ()) -> tuple[int, ...]:
 
 
 class _Storage:
-    """Stands for a storage: name of its member in the archive, count and dtype of its numbers (None: bytes)."""
+    """What the reader makes of a storage: its member in the archive, and the count and dtype of its numbers.
+
+    A dtype of None means bytes, whose dtype each tensor gives.
+    """
 
     __slots__ = ("count", "dtype", "key")
 
@@ -83,7 +86,10 @@ class _Storage:
 
 
 class _Tensor:
-    """Stands for a tensor: its storage, offset, shape and strides. `signs` lists the keys of `_SIGNS` that are set."""
+    """What the reader makes of a tensor: its storage, offset, shape, strides and dtype.
+
+    `signs` lists which of torch's conjugate and negative bits are set: keys of `_SIGNS`.
+    """
 
     __slots__ = ("dtype", "offset", "shape", "signs", "storage", "strides")
 
@@ -118,7 +124,7 @@ TENSORS: dict[tuple[str, str], Global] = {
 
 
 class _TensorReader(Reader):
-    """Reads pickles of plain data and dense tensors."""
+    """A Reader of pickles in which plain data and dense tensors occur, as torch.save writes them."""
 
     methods: Mapping[str, str] = {
         **METHODS,
@@ -132,7 +138,7 @@ class _TensorReader(Reader):
 
 
 class TorchArchive:
-    """An archive that torch.save wrote.
+    """An archive that torch.save wrote: a pickle, and the numbers of its tensors. No code of the file is run.
 
     Args:
         stream: the file.
@@ -164,15 +170,17 @@ class TorchArchive:
             self._is_swapped = order is not None and _BYTE_ORDERS[read_member(self._archive, order)] != sys.byteorder
 
     def read(self, allowed: Mapping[tuple[str, str], Global]) -> object:
-        """Return the object in the pickle, with stand-ins for tensors. The pickle may name only globals in `allowed`.
+        """Return the object in the archive's pickle. `tensor` makes tensors of what stands for them in this object.
 
+        Args:
+            allowed: {(module, name): Global}, the only globals that the pickle may name.
         Raises:
             FileRefused: The pickle is broken or hostile, or holds something else.
         """
         return parse_pickles(self._pickled, allowed, kind=_TensorReader)[0]
 
     def tensor(self, value: object, name: str) -> Tensor | None:
-        """Return the tensor that the stand-in `value` describes. None: `value` is no stand-in for a tensor.
+        """Make the tensor for which `value`, from the result of `read`, stands. None: `value` stands for no tensor.
 
         The tensor shares the bytes of its storage: the mapped bytes, or memory that must not be written to. A
         contiguous copy of the tensor has at most as many bytes as the file.
@@ -202,7 +210,7 @@ class TorchArchive:
         return made
 
     def _storage(self, stored: _Storage, dtype: torch.dtype) -> UntypedStorage:
-        """Return the bytes of a storage, in the byte order of this machine."""
+        """Return the bytes for which `stored` stands, in the byte order of this machine, for tensors of `dtype`."""
         if stored.key not in self._read:
             member = self._members[f"{self._folder}data/{stored.key}"]
             size = stored.count * (1 if stored.dtype is None else stored.dtype.itemsize)
@@ -235,7 +243,7 @@ class TorchArchive:
 
 @contextmanager
 def _told(text: str) -> Iterator[None]:
-    """Turn any error raised inside into FileRefused."""
+    """Context manager: turn any error raised inside into FileRefused; `text` says what was found."""
     try:
         yield
     except FileRefused:
@@ -249,7 +257,7 @@ def _told(text: str) -> Iterator[None]:
 
 
 def open_archive(content: bytes) -> zipfile.ZipFile:
-    """Return the archive in `content`.
+    """Open the zip archive whose bytes are `content`, and return it.
 
     Raises:
         Exception: The archive is broken, or has more than about `MAX_MEMBERS` members. Any class of error is possible,
@@ -262,7 +270,7 @@ def open_archive(content: bytes) -> zipfile.ZipFile:
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Return the content of a member; at most its stated size is unpacked.
+    """Return the content of a member of a zip archive. No more than its stated size is unpacked.
 
     Raises:
         Exception: The member is broken, or its compression is not one of `PACKINGS`.

@@ -1,7 +1,8 @@
-"""PyG's names with PyG's signatures, over the chain: `from datapipes.pyg.loader import NeighborLoader`.
+"""Loaders and samplers under PyG's names and with PyG's signatures, run by this package's own stages and DataLoader.
 
-`loader` has the loaders; `sampler` has the sampler, for these loaders and for PyG's own. Needs torch_geometric, the
-extra "pyg". No other part of datapipes imports this package.
+For example: `from datapipes.pyg.loader import NeighborLoader`. `loader` has the loaders. `sampler` has the
+NeighborSampler, which also works in PyG's own loaders. Needs torch_geometric, the extra "pyg". No other part of
+datapipes imports this package.
 """
 
 from datapipes.pyg.loader.loaders import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader

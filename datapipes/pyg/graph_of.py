@@ -1,7 +1,7 @@
-"""The graph to sample, from the data that PyG's loaders take: Data, HeteroData, a pair of stores; or from our graphs.
+"""Build the graph to sample from the data that PyG's loaders take: Data, HeteroData, a pair of stores, or our graphs.
 
-The graph has the edges, weights and times; other attributes stay in the data, from which batches are sliced. Edge ids
-are the columns of `edge_index` or the ids of the graph store, so sampled edge ids need no permutation.
+The graph has edges, weights and times; other attributes stay in the data, from which batches are sliced. Edge ids are
+the columns of `edge_index` or the ids of the graph store, so sampled ids index the data as they are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TimedGraph(NamedTuple):
 
 
 def graph_of(data: Any, time_attr: str | None, weight_attr: Any, is_sorted: bool) -> TimedGraph:
-    """Return the TimedGraph to sample from `data`. Its edges have their weights under `weight_name(weight_attr)`.
+    """Build the graph to sample from `data`. In the graph, the edge weights have the name `weight_name(weight_attr)`.
 
     Raises:
         TypeError, ValueError, IndexError: `data` has another class, or its edges, weights or times do not fit.
@@ -71,7 +71,7 @@ def graph_of(data: Any, time_attr: str | None, weight_attr: Any, is_sorted: bool
 
 
 def refuse_other_data(where: str, data: Any) -> None:
-    """Raise ValueError unless `data` is a Data, a HeteroData or a pair of stores. Callers handle our graphs before."""
+    """Raise ValueError unless `data` is a Data, a HeteroData or a pair of stores. Callers handle a CSCGraph before."""
     is_pair = isinstance(data, (list, tuple)) and len(data) == 2
     is_stores = is_pair and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore)
     if not is_stores and not isinstance(data, (Data, HeteroData)):
@@ -82,7 +82,7 @@ def refuse_other_data(where: str, data: Any) -> None:
 
 
 def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
-    """Raise TypeError if a value is no attribute name, ValueError if both times and weights are named."""
+    """Raise TypeError for a `time_attr` or `weight_attr` that is no name, ValueError if both are given."""
     if time_attr is not None and not isinstance(time_attr, str):
         raise TypeError(f"{_WHERE}: time_attr must be a name, a str, got {shown(time_attr)}. Pass one.")
     if weight_attr is not None and not isinstance(weight_attr, (str, Mapping)):
@@ -97,12 +97,12 @@ def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
 
 
 def weight_name(weight_attr: Any) -> str | None:
-    """Return the name of the weights in the graph. If each edge type has its own name in the data, it is "weight"."""
+    """Return the weights' name in the graph to sample: `weight_attr`, or "weight" if that is {edge type: name}."""
     return "weight" if isinstance(weight_attr, Mapping) else weight_attr
 
 
 def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
-    """Return a copy of the data, a HeteroData, that has the weights of all edge types under one name."""
+    """Return `data` as a HeteroData whose weights all have the name "weight"; `weight_attr` has the names in `data`."""
     name = weight_name(weight_attr)
     if not isinstance(data, (HeteroData, HeteroCSCGraph)) or not weight_attr:
         raise ValueError(
@@ -128,7 +128,7 @@ def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
 
 
 def data_of(graph: Any) -> Any:
-    """Return a graph of ours as Data or HeteroData, with columns in the order of edge ids; other data as it is."""
+    """Return a CSC graph as Data or HeteroData, edges in the order of their ids; return other data as it is."""
     if not isinstance(graph, (CSCGraph, HeteroCSCGraph)):
         return graph
     data: Any = HeteroData() if graph.is_heterogeneous else Data()
@@ -238,7 +238,7 @@ def _of_stores(features: Any, graph: Any, time_attr: str | None, weight_attr: st
 
 
 def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src: int, num_dst: int) -> _Relation:
-    """Return a type's in-edges, from the layout of the store that PyG would take; edge ids are positions there.
+    """Return the in-edges of `edge_type` in the graph store. Edge ids are positions in the layout that PyG would read.
 
     `graph.csc()` is not used: it writes outside its memory if a destination exceeds the number of nodes.
     """
@@ -254,7 +254,7 @@ def _of_layouts(edge_type: Any, graph: Any, layouts: Mapping[str, Any], num_src:
 
 
 def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_attrs: Mapping[Any, Any]) -> None:
-    """Raise ValueError if the stores have one part of a graph, with global ids; warn of tensors that no batch gets."""
+    """Raise ValueError if the stores have one part of a partitioned graph; warn of tensors that no batch gets."""
     groups = dict.fromkeys(attr.group_name for attr in features.get_all_tensor_attrs())
     lost = [group for group in groups if None not in counts and group not in counts and group not in edge_attrs]
     if lost:
@@ -282,7 +282,7 @@ def _made(
     node_times: Mapping[Any, Tensor],
     of_edges: Mapping[str | None, Mapping[Any, Tensor]],
 ) -> TimedGraph:
-    """Return the TimedGraph; `of_edges` is {attribute: {edge type: values in the order of edge ids}}, times first."""
+    """Build the TimedGraph. `of_edges` is {attribute: {edge type: values in the order of edge ids}}, times first."""
     time_attr, edge_times = next(iter(of_edges.items()))
     ids = {edge_type: order for edge_type, (_, _, order) in relations.items() if order is not None}
     node_times = {node_type: times.cpu() for node_type, times in node_times.items()}
@@ -311,7 +311,7 @@ def _relation(
     src_times: Tensor | None = None,
     edge_times: Tensor | None = None,
 ) -> _Relation:
-    """Return a store's in-edges, sorted by destination; if edges or sources have times, then by time, as in PyG."""
+    """Return the edges of a PyG `store`, sorted by destination; within a destination by time, if times are given."""
     for name, method in (("adj", "csc"), ("adj_t", "csr")):
         if name in store:
             if not hasattr(store[name], method):
@@ -347,13 +347,13 @@ def _relation(
 
 
 def _narrow(ids: Tensor, num_nodes: int) -> Tensor:
-    """Return ids as int32 if all nodes fit, which halves the memory that sampling reads; wrong ids stay unchanged."""
+    """Return `ids` as int32, which halves the memory to read. If an id is wrong, or some node needs int64: as int64."""
     fits = num_nodes <= INT32_MAX and (ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) <= INT32_MAX))
     return ids.int() if fits else ids.long()
 
 
 def _with_inferred(counts: Mapping[Any, int | None], edges: Mapping[Any, Tensor | None]) -> dict[Any, int]:
-    """Return {node type: number of nodes}. An unknown number becomes 1 + the largest id of the type in the edges."""
+    """Return `counts` with each None replaced by the largest id of this node type in `edges`, plus 1."""
     inferred: dict[Any, int] = {node_type: 0 for node_type, count in counts.items() if count is None}
     for edge_type, columns in edges.items():
         for row, end in enumerate(ends_of(edge_type)):
@@ -383,7 +383,7 @@ def _times(
 def _numbers(
     name: str, by_type: Mapping[Any, Mapping[str, Any]], counts: Mapping[Any, int] | None, kind: str
 ) -> dict[Any, Tensor]:
-    """Return {type: [n]}: the values of attribute `name`, for types that have it. If given, counts[type] must be n."""
+    """Return {type: values [n]} of attribute `name`, without types that lack it. If given, counts[type] must be n."""
     numbers = {}
     for key, values in by_type.items():
         if name not in values:

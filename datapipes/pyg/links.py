@@ -1,4 +1,4 @@
-"""Links as in PyG's loaders: the work of torch_geometric's `edge_sample` before and after sampling."""
+"""LinkSeeds: turns links into seeds, and completes the sampler's output, as PyG's `edge_sample` does."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ TRIES = 5  # tries to draw a negative that is early enough
 
 
 class LinkSeeds:
-    """The ends of links and of their negatives, as the seeds of a sampler.
+    """Turns links, and negatives that are drawn for them, into the seeds of a sampler: the nodes at both ends.
 
     Args:
         inputs: an EdgeSamplerInput.
         negatives: a NegativeSampling; None draws none.
         num_nodes: the number of nodes; with types {node type: number}.
-        node_time: times of all nodes, which bound negatives; with types {node type: times}; None without times.
-        disjoint: whether each link has a tree, together with its negatives. If not, each node is a seed once, in
-            ascending order.
+        node_time: the times of all nodes; with types {node type: times}. A negative is not later than its link. None:
+            no times.
+        disjoint: True: each end of a link is a seed with a tree of its own. False: each node is a seed only once, and
+            the seeds ascend.
     Attributes:
         seeds: int64 [n]; with types {node type: [n]} for the types of the ends.
         times: the time of each seed, int64, of the same structure as `seeds`; None if the links have no times.
     Raises:
-        ValueError: Nodes have times and links have none; links have times but no trees; or triplets have labels.
+        ValueError: Nodes have times and links have none; links have times, but `disjoint` is False; or links have
+            labels, but negatives form triplets.
     """
 
     def __init__(self, inputs: Any, negatives: Any, num_nodes: Any, node_time: Any, disjoint: bool) -> None:
@@ -71,11 +73,12 @@ class LinkSeeds:
         self.times: Any = times if is_typed or times is None else times[None]
 
     def placed(self, out: Any) -> Any:
-        """Complete `out`, the sampler's output for these seeds, and return it.
+        """Complete `out`, the sampler's output for these seeds, as PyG's loaders expect it, and return it.
 
-        The metadata become (input_id, positions of sources and destinations among the nodes [2, n], labels, times); for
-        triplets (input_id, positions of sources, of destinations, of negatives, times). With `disjoint`, `batch`
-        becomes the index of the link, which a positive shares with its negatives.
+        Positions are positions among the sampled nodes. The metadata become (input_id, positions of sources and
+        destinations [2, n], labels, times). For triplets they become (input_id, positions of sources, positions of
+        destinations, positions of negatives, times). With `disjoint`, `out.batch` becomes the index of each node's
+        link; a negative has the index of its positive.
         """
         if self._disjoint:  # trees are counted over the types in sorted order
             link_of = torch.cat([numbers for _, numbers in sorted(self._link_of.items())])
@@ -94,15 +97,17 @@ class LinkSeeds:
 
 
 class _Drawn:
-    """Draws the nodes for the negatives of `num_links` links, at either end."""
+    """Draws nodes as the ends of negatives, for `num_links` links; `times`, if not None, are the times of the links."""
 
     def __init__(self, negatives: Any, num_links: int, times: Tensor | None) -> None:
         self._negatives, self._times = negatives, times
         self.rounds, self.count = math.ceil(negatives.amount), math.ceil(num_links * negatives.amount)
 
     def draw(self, end: str, num_nodes: int, node_time: Tensor | None) -> Tensor:
-        """Return ids [count]. With times, a node later than its link is drawn again, up to TRIES times; after that, the
-        earliest node is taken.
+        """Draw nodes for one end of the negatives, `end` "src" or "dst", and return their ids [count].
+
+        With times, a node later than its link is drawn again, up to TRIES times; after that, the earliest node is
+        taken.
         """
         if node_time is None:
             drawn: Tensor = self._negatives.sample(self.count, end, num_nodes)
@@ -126,5 +131,7 @@ class _Drawn:
 
 
 def _by_type(types: tuple[Any, Any], src: Any, dst: Any) -> dict[Any, Any]:
-    """Return {node type: values} of both ends. If both have the same type, the values of sources come first."""
+    """Return {node type: values} from the values of sources and of destinations, whose types are `types`. If both types
+    are the same, the values of sources come first.
+    """
     return {types[0]: torch.cat((src, dst))} if types[0] == types[1] else {types[0]: src, types[1]: dst}

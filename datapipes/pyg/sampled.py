@@ -1,4 +1,4 @@
-"""A sampled minibatch as PyG's SamplerOutput or HeteroSamplerOutput."""
+"""Convert a sampled neighborhood of this package to a SamplerOutput or HeteroSamplerOutput of PyG."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from datapipes.pyg.torch_geometric_names import HeteroSamplerOutput, SamplerOutp
 def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
     """Return `sampled` as a SamplerOutput or HeteroSamplerOutput, with int64 ids, edge ids, and every type of `graph`.
 
-    `row` and `col` are the rows of one tensor [2, num_edges].
+    `row` and `col` are the rows of one tensor [2, num_edges]. With `disjoint`, `batch` is the tree of each node.
     """
     nodes, edges, has_hops = flattened(sampled.hops[::-1], sampled.nodes, by_type(sampled.local_seeds), {})
     for edge_type in set(graph.edge_types) - edges.keys():  # no hop draws from it
@@ -37,12 +37,12 @@ def sampler_output(sampled: Sampled, graph: Graph, disjoint: bool) -> Any:
 
 
 def _widened(ids: Tensor) -> Tensor:
-    """Return ids as int64; if they are converted, in memory reused from earlier minibatches."""
+    """Return `ids` as int64. If they must be converted, the result lies in memory reused from earlier minibatches."""
     return ids if ids.dtype == torch.int64 else new_rows(len(ids), (), torch.int64).copy_(ids)
 
 
 def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
-    """Return the output of a sampler whose hops draw nothing: the seeds, and no edges."""
+    """Return PyG's output for `seeds` whose hops all have the fanout 0: the seeds, and no edges."""
     none = torch.empty(0, dtype=torch.int64)
     if not graph.is_heterogeneous:
         batch = torch.arange(len(seeds)) if disjoint else None
@@ -61,9 +61,9 @@ def seeds_alone(seeds: Any, graph: Graph, num_hops: int, disjoint: bool) -> Any:
 
 
 def edge_index_of(row: Tensor, col: Tensor) -> Tensor:
-    """Return the edges, int64 [2, num_edges]. If `row` and `col` are the rows of one tensor, return this tensor itself.
+    """Return the edges as int64 [2, num_edges]. If `row` and `col` are the rows of one such tensor, return that tensor.
 
-    In this case no function of torch is called. Each would release the GIL, and threads that work ahead would take it.
+    That case calls no function of torch: each would release the GIL, and threads that work ahead would take it.
     """
     base = row._base
     if base is not None and base is col._base and base.shape == (2, len(row)) and base.is_contiguous():

@@ -1,4 +1,4 @@
-"""NeighborSampler: our sampling as a sampler of PyG, for our loaders, for PyG's own, and for Lightning's data modules.
+"""NeighborSampler: our sampling behind PyG's sampler interface, for our loaders, PyG's own, and Lightning's.
 
 One call draws like the stage `sample_neighbor` or `temporal_sample_neighbor`, and returns a SamplerOutput.
 """
@@ -137,12 +137,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         self._weights: dict[str, tuple[Tensor, NodeWeights, int]] = {}
 
     def _take(self, timed: TimedGraph, num_neighbors: Any) -> None:
-        """Sample from the graph of `timed` from now on."""
+        """Use the graph and the times in `timed` for all later calls, with `num_neighbors`."""
         self.graph, self.node_time, self._has_edge_time = timed
         self.num_neighbors = num_neighbors
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; options that decide draws act on the next call, as in PyG."""
+        """Set an attribute. Options that decide draws act on the next call, as in PyG."""
         super().__setattr__(name, bool(value) or self.is_temporal if name == "disjoint" else value)
         if name in _DECIDE_DRAWS and "_num_neighbors" in self.__dict__:
             self.num_neighbors = self._num_neighbors
@@ -183,8 +183,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         """Return the neighborhood of nodes, as SamplerOutput or HeteroSamplerOutput.
 
         Args:
-            inputs: a NodeSamplerInput; or SeedsOfTypes, then the metadata of the output are dicts by node type.
-            rng: the random key; None: see `seed`.
+            inputs: a NodeSamplerInput; or SeedsOfTypes, and then the metadata of the output are dicts by node type.
+            rng: the random key; None: the constructor's `seed` decides the draws.
         """
         key = self._key() if rng is None else rng
         if not isinstance(inputs, SeedsOfTypes):
@@ -205,7 +205,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         Args:
             inputs: an EdgeSamplerInput.
             neg_sampling: a NegativeSampling of PyG, or None. Negatives are drawn by the random key.
-            rng: the random key; None: see `seed`.
+            rng: the random key; None: the constructor's `seed` decides the draws.
         """
         key = self._key() if rng is None else rng
         negatives = None if neg_sampling is None else self._negatives(neg_sampling, inputs.input_type, key)
@@ -221,7 +221,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return f"NeighborSampler({self.graph!r}, {', '.join(f'{name}={value!r}' for name, value in details.items())})"
 
     def fingerprint(self) -> Fingerprint:
-        """Return {name: value} of the options that decide the draws."""
+        """Return {name: value} of what decides the draws. A saved state can be resumed only with an equal result."""
         drawn = {} if self.neighborhoods is None else self.neighborhoods.fingerprint()
         return {"graph_digest": self.graph.digest(), **drawn, "subgraph_type": self.subgraph_type.value}
 
@@ -254,7 +254,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return RngKey((self.seed + (0 if worker is None else worker.seed)) % 2**64, 0, self._calls - 1, 0)
 
     def _sample(self, seeds: Any, times: Any, key: RngKey) -> Any:
-        """Return the neighborhood of seeds at their times. Seeds are [n]; with types {node type: [n]}."""
+        """Return PyG's output for `seeds`, [n] or with types {node type: [n]}, whose in-edges are drawn at `times`."""
         arguments = self._arguments(self.neighborhoods, seeds, times, key)
         return self._output(seeds, None if arguments is None else self.neighborhoods.sample(*arguments))
 
@@ -266,7 +266,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
     def _arguments(
         self, neighborhoods: Neighborhoods | None, seeds: Any, times: Any, key: RngKey
     ) -> tuple[Any, RngKey, SeedTrees | None] | None:
-        """Return the arguments of `neighborhoods.sample`; None if no hop draws anything."""
+        """Return (seeds, random key, trees) as arguments of `neighborhoods.sample`. None: there is nothing to draw."""
         if self.is_temporal and times is None:
             times = self._own_times(seeds)
         by_type = seeds if self.is_hetero else {None: seeds}
@@ -280,7 +280,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return None
 
     def _own_times(self, seeds: Any) -> Any:
-        """Return the times of the seeds from the attribute of the nodes; ValueError if a type has no times."""
+        """Return the seeds' times, from the node attribute `time_attr`. ValueError if a type has no such attribute."""
         by_type = seeds if self.is_hetero else {None: seeds}
         without = [node_type for node_type in by_type if node_type not in self.node_time]
         if without:
@@ -292,8 +292,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         return times if self.is_hetero else times[None]
 
     def _negatives(self, negatives: Any, edge_type: Any, key: RngKey) -> Any:
-        """Return KeyedNegatives that draw as `negatives` says, but by `key`. The sums of weights are kept for later
-        calls. Negatives of a user's class that draws itself are returned as they are.
+        """Return KeyedNegatives that draw as `negatives` says, but by `key`. If a user's class draws itself, return
+        `negatives`. The sums of weights are cached for later calls.
         """
         if draws_itself(negatives):
             return negatives
@@ -316,7 +316,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
 
 def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, dict[Any, list[int]]]:
-    """Return (PyG's NumNeighbors, {edge type: [in-edges per node of each hop]}); `edge_types` is None without types."""
+    """Check `num_neighbors`; return (PyG's NumNeighbors, {edge type or None: [fanout of each hop]})."""
     is_made = isinstance(num_neighbors, NumNeighbors)
     values, default = (num_neighbors.values, num_neighbors.default) if is_made else (num_neighbors, None)
     lists = [*values.values()] if isinstance(values, Mapping) else [values]
@@ -348,16 +348,16 @@ def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, d
 
 
 def draws_itself(negatives: Any) -> bool:
-    """Return whether a NegativeSampling has a user's class that draws itself; False for None."""
+    """Return whether a NegativeSampling has a user's class that overrides `sample`; False for None."""
     return negatives is not None and type(negatives).sample not in (NegativeSampling.sample, KeyedNegatives.sample)
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes without types
-    """A NegativeSampling that draws by a random key. Each call of `sample` for a minibatch uses another key.
+    """A NegativeSampling whose draws are decided by a random key. Each call of `sample` draws other nodes.
 
     Args:
-        negatives: gives mode and amount.
-        sums: {"src" or "dst": sums of weights}; an end without sums is drawn uniformly.
+        negatives: the NegativeSampling whose mode and amount are used.
+        sums: {"src" or "dst": sums of node weights}; an end without sums is drawn uniformly.
     """
 
     def __init__(self, negatives: Any, sums: dict[str, _core.RowSums], key: RngKey) -> None:
@@ -365,7 +365,7 @@ class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes witho
         self._sums, self._key, self._calls = sums, key, 0
 
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:
-        """Return ids [num_samples] in [0, num_nodes)."""
+        """Return random node ids [num_samples] in [0, num_nodes); `endpoint`, "src" or "dst", selects the weights."""
         assert num_nodes is not None
         if num_nodes == 0:
             raise ValueError("NegativeSampling: there are no nodes at the end that is drawn; at least 1 is needed.")
@@ -378,9 +378,9 @@ class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes witho
 
 @contextmanager
 def seeded(key: RngKey | None) -> Iterator[None]:
-    """Seed the generators of torch, NumPy and Python for the user's own code, and restore them afterwards.
+    """Context manager: seed the generators of torch, NumPy and Python for the user's code; restore them at the end.
 
-    Outside of the main thread nothing is seeded, since all threads share these generators.
+    Nothing is seeded if `key` is None, or outside of the main thread, since all threads share these generators.
     """
     if key is None or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""SeedsOfTypes: seeds of several node types for a loader; PyG's NodeSamplerInput has seeds of one type."""
+"""SeedsOfTypes: a loader's seeds of several node types; PyG's NodeSamplerInput has seeds of one type only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datapipes.base.checks import check_within
 
 
 class SeedsOfTypes:
-    """Seeds of several node types. Positions count across the types, in the order of the dict.
+    """Seeds of several node types. Positions of seeds run over one type after the other, in the order of the dict.
 
     Args:
         by_type: {node type: NodeSamplerInput}.
@@ -37,5 +37,5 @@ class SeedsOfTypes:
 
 
 def inputs_by_type(inputs: Any) -> dict[Any, Any]:
-    """Return the seeds as {type: input}; the type is None without types."""
+    """Return a loader's seeds as {type: sampler input}. Without types, the type is None."""
     return inputs.by_type if isinstance(inputs, SeedsOfTypes) else {inputs.input_type: inputs}

@@ -1,8 +1,9 @@
 # mypy: implicit-reexport
 """All names of torch_geometric that this package uses, documented or not.
 
-Our loaders derive from PyG's, for `isinstance` and PyG's attributes, and replace the iteration. The tests compare our
-loaders, and code of PyG that we rewrote (pyg/links.py), with the installed version. So untested versions are refused.
+Our loaders derive from PyG's, for `isinstance` and PyG's attributes, and replace the iteration. Tests compare our
+loaders, and code of PyG that we rewrote (pyg/links.py), with the installed version. So versions without such tests are
+refused.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ def refuse_untested(version: str) -> None:
 
 
 def other_names(module: str, ours: list[str]) -> list[str]:
-    """Return the public names of a module of PyG that are not `ours`."""
+    """Return the public names of PyG's module `module`, without those in `ours`."""
     return [name for name in importlib.import_module(module).__all__ if name not in ours]
 
 
 def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that gives a constructor the signature of the PyG class `theirs`, and `more` as keywords.
 
-    The constructor gets all arguments by keyword, defaults included.
+    The decorated constructor is called with all arguments by keyword, defaults included.
     """
     given = inspect.signature(theirs.__init__)  # type: ignore[misc]  # of a known class
     *own, rest = given.parameters.values()
@@ -67,7 +68,7 @@ def arguments_of(theirs: type, **more: Any) -> Callable[[Callable[..., None]], A
 
 
 def handed_on(module: str, name: str) -> Any:
-    """Return the object `name` of a module of PyG, if our module has no such name; errors are PyG's."""
+    """Return the attribute `name` of PyG's module `module`, for our own module that lacks it. Errors are PyG's."""
     return getattr(importlib.import_module(module), name)
 
 

@@ -1,6 +1,7 @@
-"""torch_geometric.distributed over the servers of this package: the same names, arguments and batches.
+"""The names of torch_geometric.distributed, with PyG's arguments and batches, run by this package's partition servers.
 
-`from datapipes.pyg.distributed import DistNeighborLoader`. docs/migrate/pyg-distributed.md has the differences.
+For example: `from datapipes.pyg.distributed import DistNeighborLoader`. docs/migrate/pyg-distributed.md has the
+differences.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""DistLoader: the base of PyG's loaders over parts, and of users' own."""
+"""DistLoader: the base class of PyG's loaders over a partitioned graph, and of loaders that users write themselves."""
 
 from __future__ import annotations
 
@@ -40,24 +40,26 @@ _OF_SAMPLERS = (
 
 
 class DistLoader:
-    """Brings the ranks of a loader together, each with its own part, and serves this rank's part to the others.
+    """The base of loaders over a partitioned graph: connects all ranks, and serves this rank's part to the other ranks.
 
     All ranks build their loaders at the same time and in the same order. A rank serves its part until every rank has
     called `close`, dropped the loader, or ended. So a process that has made its last minibatch may have to wait before
-    it ends, at most `rpc_timeout` seconds; a process that ends by an error does not wait.
+    it ends, at most `rpc_timeout` seconds. A process that ends by an error does not wait.
 
     Args:
-        current_ctx: the rank of this process.
-        master_addr, master_port: where the ranks meet: at an existing store of torch, or one that rank 0 makes. By
-            default MASTER_ADDR and MASTER_PORT + 1 of the environment; under torchrun MASTER_PORT, to share its store.
-            The store carries addresses and digests only.
-        channel: the source of `channel_get`, for users' classes whose sampler puts outputs on this channel.
+        current_ctx: the DistContext of this process: its rank, and the number of ranks.
+        master_addr, master_port: where the ranks meet: the address of a torch store that exists, or that rank 0 makes.
+            By default MASTER_ADDR and MASTER_PORT + 1 of the environment; under torchrun MASTER_PORT, to share its
+            store. Only addresses and a description of each part (counts, names, digests) go through the store.
+        channel: a queue from which `channel_get` takes outputs. For users' own loaders whose sampler puts its outputs
+            there.
         num_rpc_threads: the most requests of other ranks to answer at once; at most the number of cores.
-        rpc_timeout: seconds for a whole request, and the most that a rank may be late.
-        dist_sampler: the DistNeighborSampler.
+        rpc_timeout: the most seconds for a request, and the most seconds to wait for a rank that is late.
+        dist_sampler: the DistNeighborSampler of this rank.
         tls: the certificates of the ranks; required unless `master_addr` is an address of this machine alone. By
             default the files named by DATAPIPES_TLS_CERT, DATAPIPES_TLS_KEY and DATAPIPES_TLS_CA.
-        insecure: allow other machines without TLS, if all machines are trusted. DATAPIPES_INSECURE=1 means True.
+        insecure: True allows connections to other machines without TLS. Use it only if all machines are trusted.
+            DATAPIPES_INSECURE=1 means True.
     Raises:
         RankError: A rank has failed, has ended or did not come in time; a ValueError that names the rank.
         TypeError, ValueError: An argument is not allowed; a part is missing, or there twice; the parts are of different
@@ -96,10 +98,10 @@ class DistLoader:
         self._iterator: Any = None
 
     def channel_get(self, out: Any) -> Any:
-        """Return the next output of the channel; without a channel, return `out`.
+        """Return the next output in the loader's `channel`. If the loader has no channel, return `out`.
 
         Raises:
-            The error with which a call of the sampler ended.
+            The error that a call of the sampler has put on the channel.
         """
         if self.channel is None:
             return out
@@ -109,14 +111,14 @@ class DistLoader:
         return output
 
     def reset_channel(self, channel: Any = None) -> None:
-        """Empty the channel, or take another channel."""
+        """Remove all outputs from the loader's channel. If `channel` is given, use it from now on."""
         while self.channel is not None and not self.channel.empty():
             self.channel.get_nowait()
         if channel is not None:
             self.channel = self.dist_sampler.channel = channel
 
     def worker_init_fn(self, worker_id: int) -> None:
-        """Do nothing: workers have everything when they start. PyG's loaders pass this function on."""
+        """Do nothing. The method exists because PyG's loaders pass it to torch's DataLoader."""
 
     def close(self) -> None:
         """End the processes and threads of the loader, and tell the other ranks that this rank is done. The loader
@@ -128,7 +130,7 @@ class DistLoader:
         self._leave()
 
     def __enter__(self) -> Iterator[Any]:
-        """Return an iterator, as PyG does."""
+        """Start a loop and return its iterator, as PyG does. The end of the with statement ends the loop."""
         self._iterator = iter(self)  # type: ignore[call-overload]
         return self._iterator  # type: ignore[no-any-return]
 
@@ -140,16 +142,25 @@ class DistLoader:
 
 
 class DistView(View):
-    """The View of a loader over parts: the rows of all attributes are in the sampler's output already."""
+    """Turns the outputs of a DistNeighborSampler into batches. The outputs already have the rows of all attributes."""
 
     labels: Any = None
 
     async def sampled_async(self, index: Any, key: RngKey) -> Any:
-        """Return the sampler's output for the seeds at positions `index`, with features."""
+        """Return the sampler's output for the seeds at positions `index`, with the rows of all attributes.
+
+        Args:
+            key: the random key that decides the draws.
+        """
         return await self.sampler.sampled(self.input_data[index], self.neg_sampling, key)
 
     def sampled(self, index: Any, key: RngKey | None = None) -> Any:
-        """Return the sampler's output for the seeds at positions `index`; key None: the sampler's next key."""
+        """Return the sampler's output for the seeds at positions `index`, and wait for it.
+
+        Args:
+            key: the random key that decides the draws. None: the sampler numbers its calls and takes a new key for
+                each.
+        """
         sampler = self.sampler
         sampler.init_event_loop()
         return sampler.event_loop.run_task(self.sampled_async(index, sampler._next_key(key)))
@@ -164,7 +175,7 @@ class DistView(View):
         return counts, sampled.ends, rows
 
     def transformed(self, batch: Any) -> Any:
-        """Return the batch on the sampler's device, after the user's transform."""
+        """Apply the user's transform, then move the batch to the sampler's device; return the batch."""
         device = self.sampler.device
         return super().transformed(batch if device is None else batch.to(device))
 
@@ -172,33 +183,42 @@ class DistView(View):
         return self.labels if self.data is None else self.data[0].labels
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for workers, without the stores, since workers read the part in the sampler."""
+        """Return the state to pickle for a worker process, without the stores: its sampler has this rank's part."""
         return {**self.__dict__, "_data": None, "labels": self._labels()}
 
 
 class PygSampleOverParts(PygSample):
-    """PygSample over parts: several minibatches wait for parts at once, and features come along."""
+    """The stage that samples a partitioned graph. Up to `concurrency` minibatches wait for other ranks at once.
+
+    Each sampler output comes with the rows of all attributes.
+    """
 
     def __init__(self, source: Stage, view: DistView, concurrency: int, asynchronous: bool) -> None:
         super().__init__(source, view)
         self.asynchronous, self.concurrency = asynchronous, concurrency
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
-        """Return the result of `transform`; while it waits, other minibatches are made."""
+        """Sample for the seeds of `minibatch`, and return a minibatch that carries the output.
+
+        While this minibatch waits for other ranks, further minibatches are sampled.
+        """
         view: Any = self.view
         return carrying(minibatch, await view.sampled_async(minibatch.seeds, self.rng_of(minibatch)))
 
 
 class IteratingOverParts(DistLoader, Iterating):
-    """The base of our loaders over parts: seeds are a rank's own, and workers connect to the other parts."""
+    """The base of DistNeighborLoader and DistLinkNeighborLoader: each rank has its own seeds and its own part."""
 
     _view_class = DistView
 
     def _begin(self, is_link: bool, data: Any, sampler: DistNeighborSampler | None, kwargs: dict[str, Any]) -> None:
-        """Meet the other ranks; called before PyG's constructor. Removes our own arguments from `kwargs`.
+        """Build the sampler unless one is given, and meet the other ranks. Call this before PyG's constructor.
 
         Args:
-            sampler: the user's sampler; None: make one from the other arguments.
+            is_link: whether the seeds are links.
+            data: (feature_store, graph_store) of this rank's part.
+            sampler: the user's sampler. None: build one from the other arguments.
+            kwargs: the loader's arguments. Those that PyG's constructor does not take are removed.
         """
         where, is_own = type(self).__name__, sampler is None
         self._set_up(is_link, kwargs)
@@ -225,7 +245,10 @@ class IteratingOverParts(DistLoader, Iterating):
             self.dist_sampler._leave()  # only the loader counts as a user of the meeting
 
     def _refuse_others_options(self, sampler: DistNeighborSampler, num_neighbors: Any, options: Any) -> None:
-        """Refuse options that differ from those of the given sampler. An option with PyG's default is not refused."""
+        """Raise ValueError if an option of the loader differs from the value in the given `sampler`.
+
+        An option with PyG's default value counts as not given and may differ.
+        """
 
         def differs(name: str, value: Any) -> bool:
             if name == "num_neighbors":
@@ -282,6 +305,6 @@ class IteratingOverParts(DistLoader, Iterating):
         )
 
     def _refuse_wrong_ids(self, name: str, node_type: Any, ids: Any) -> None:
-        """Raise IndexError for seeds outside the graph."""
+        """Raise IndexError if some of `ids`, seeds of type `node_type`, are outside the graph; `name` is for errors."""
         count = self.dist_sampler.graph.num_nodes_of(node_type)
         check_within(type(self).__name__, f"{name}{of_type(node_type)}", ids, count, "Pass ids of the whole graph.")

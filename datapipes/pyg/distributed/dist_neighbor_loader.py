@@ -30,7 +30,7 @@ _MORE = {"seed": 0, "weight_attr": None, "time_window": None, "rpc_timeout": 180
 
 
 class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader):  # type: ignore[misc]  # PyG comes without types
-    """torch_geometric.distributed.DistNeighborLoader: the same arguments and batches, with right results.
+    """The DistNeighborLoader of torch_geometric.distributed: the same arguments and batches, without PyG's faults.
 
     Batches come in the order of their index. Batch i of rank r is minibatch i * world_size + r of the epoch, the same
     bits for any number of workers and any `concurrency`. Ranks may have different numbers of batches.
@@ -39,20 +39,21 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         data: (LocalFeatureStore, LocalGraphStore) of this rank's part. A batch has all attributes of nodes and edges
             that the parts have when the loader is built. A batch has `y` if `feature_store.labels` is set to the labels
             of all nodes of the graph: [num_nodes] or {type: [num_nodes]}.
-        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr, transform: see NeighborLoader.
-            A `time_attr` implies disjoint.
+        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr, transform: see NeighborLoader. A
+            `time_attr` implies disjoint.
         master_addr, master_port, current_ctx, num_rpc_threads, rpc_timeout, tls, insecure: see DistLoader.
-        input_nodes: seeds of this rank, ids of the whole graph, in any part: a tensor or a mask of all nodes; with
-            types (type, tensor) or (type, mask). None, or a type alone: all nodes of the graph, on each rank.
-        input_time: the time of each seed; by default the node's own.
-        dist_sampler: a DistNeighborSampler, instead of a new one. The arguments that it decides may be left out here,
-            and `num_neighbors` may be None. It may serve several loaders, and stays open when they are closed.
-        concurrency: minibatches that wait for parts at once, in each worker. With `async_sampling`, the default of 1
-            means 8.
+        input_nodes: the seeds of this rank, which may lie in any part: global ids, or a mask of all nodes of the graph.
+            With types: (type, ids) or (type, mask). None, or a type alone: all nodes of the graph, on each rank.
+        input_time: the time of each seed. By default it is the node's own time, from `time_attr`.
+        dist_sampler: a DistNeighborSampler to use instead of a new one. Arguments that the sampler has already may be
+            left out here; `num_neighbors` may then be None. A sampler may serve several loaders, and stays open when
+            they are closed.
+        concurrency: how many minibatches may wait for answers of other ranks at once, in each worker. With
+            `async_sampling`, the default of 1 means 8.
         filter_per_worker: whether workers make the whole batch, `transform` included.
-        async_sampling: False makes one minibatch at a time, on demand; the bits are the same.
+        async_sampling: False makes one minibatch at a time, when the loop asks for it; the bits are the same.
         device: the device of the batches; None: host memory.
-        seed: in [0, 2**64); decides order and draws.
+        seed: the random seed, in [0, 2**64); decides the order of the seeds and the draws.
         weight_attr: the edge attribute that holds weights.
         time_window: see NeighborSampler.
         **kwargs: the arguments of torch's DataLoader, as for NodeLoader. Workers are processes of the fork server; if
@@ -86,7 +87,11 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
         )
 
     def _nodes(self, input_nodes: Any) -> tuple[Any, Tensor]:
-        """Return (type of the seeds, ids of the seeds int64 [n] or a mask bool [num_nodes])."""
+        """Check the loader's argument `input_nodes`, and return (node type or None, seeds).
+
+        The seeds are int64 [n], global ids, or a mask bool [num_nodes]. Without given seeds they are all nodes of the
+        type.
+        """
         where, graph = type(self).__name__, self.dist_sampler.graph
         node_type, ids = typed_nodes(where, input_nodes, [*graph.node_types] if graph.is_heterogeneous else None)
         count = graph.num_nodes_of(node_type)
@@ -100,13 +105,14 @@ class DistNeighborLoader(IteratingOverParts, torch_geometric_names.NodeLoader): 
 
 
 class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types
-    """torch_geometric.distributed.DistLinkNeighborLoader: the same arguments and batches, with right results.
+    """The DistLinkNeighborLoader of torch_geometric.distributed: the same arguments and batches, without PyG's faults.
 
     Args:
-        edge_label_index: links of this rank, by node ids of the whole graph: int64 [2, n] or (None, [2, n]) without
-            types, (edge type, [2, n]) with types. An edge type alone, or None without types: the edges of this part.
-        edge_label, edge_label_time, neg_sampling, neg_sampling_ratio: see LinkNeighborLoader. Negatives are nodes of
-            the whole graph.
+        edge_label_index: the links of this rank, as pairs of global node ids: int64 [2, n] or (None, [2, n]) without
+            types, (edge type, [2, n]) with types. An edge type alone, or None without types: all edges of this rank's
+            part.
+        edge_label, edge_label_time, neg_sampling, neg_sampling_ratio: see LinkNeighborLoader. Negatives are drawn among
+            the nodes of the whole graph.
         other arguments: see DistNeighborLoader.
     Raises:
         The errors of DistNeighborLoader.
@@ -140,7 +146,10 @@ class DistLinkNeighborLoader(IteratingOverParts, torch_geometric_names.LinkLoade
         )
 
     def _links(self, links: Any) -> tuple[Any, Tensor]:
-        """Return (edge type of the links, their ends int64 [2, n])."""
+        """Check the loader's argument `edge_label_index`, and return (edge type or None, ends).
+
+        The ends are int64 [2, n], global ids. Without given ends they are all edges of the type in this rank's part.
+        """
         where, graph, edge_type, ends = type(self).__name__, self.dist_sampler.graph, None, links
         length = len(links) if isinstance(links, (list, tuple)) else 0
         if length == 3 and all(isinstance(name, str) for name in links):

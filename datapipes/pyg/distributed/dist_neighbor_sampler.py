@@ -1,4 +1,4 @@
-"""DistNeighborSampler: PyG's sampler over a graph in parts, with the samplers of this package."""
+"""DistNeighborSampler: PyG's sampler of the same name, over a graph whose parts are served by several ranks."""
 
 from __future__ import annotations
 
@@ -35,29 +35,30 @@ _key: ContextVar[RngKey | None] = ContextVar("key", default=None)  # the key of 
 
 
 class DistNeighborSampler(SamplerOfRanks):
-    """Sample neighborhoods over parts: `torch_geometric.distributed.DistNeighborSampler`, with global edge ids.
+    """The DistNeighborSampler of torch_geometric.distributed: samples a graph whose parts several ranks serve.
 
-    A loader makes the sampler meet the other ranks. Without a loader, the ranks meet when `init_rpc` is called, or at
-    the first call of the sampler, at MASTER_ADDR and MASTER_PORT + 1 of the environment. All ranks do this at the same
-    time.
+    Edge ids in its outputs are ids of the whole graph. A sampler must first meet the samplers of the other ranks. A
+    loader does this for its sampler. Without a loader, the ranks meet when `init_rpc` is called, or else at the first
+    call of the sampler, at MASTER_ADDR and MASTER_PORT + 1 of the environment. All ranks must do this at the same time.
 
     Args:
-        current_ctx: the rank of this process.
+        current_ctx: the DistContext of this process: its rank, and the number of ranks.
         data: (feature_store, graph_store) of the rank's own part.
         num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr: see NeighborSampler.
-        channel: `sample_from_nodes` and `sample_from_edges` put outputs here instead of returning them. It is an object
-            with `put`, which also gets the errors of failed calls; or a ChannelBase, which gets messages, see
-            `to_message`.
-        concurrency: with a channel, the most calls under way at once.
+        channel: a queue with a method `put`. `sample_from_nodes` and `sample_from_edges` put their outputs there
+            instead of returning them, and put the error if a call fails. Or a datapipes.channel.ChannelBase, to which
+            they send outputs as messages; see `to_message`.
+        concurrency: with a channel, the most calls that run at once.
         device: the device of the results; None: host memory.
         shuffle, rpc_worker_names: not used, as in PyG.
-        seed: (keyword only) decides the draws, together with the number of calls before; default 0.
+        seed: (keyword only) the random seed. The draws of a call depend on it and on the number of earlier calls.
+            Default 0.
         weight_attr: (keyword only) the edge attribute that holds weights.
         time_window: (keyword only) see NeighborSampler.
     Raises:
         TypeError, ValueError: An argument is not allowed.
     Attributes:
-        graph: the DistGraph, once the ranks have met.
+        graph: the DistGraph of all parts, once the ranks have met.
     """
 
     def __init__(
@@ -94,26 +95,27 @@ class DistNeighborSampler(SamplerOfRanks):
     # --- PyG's calls
 
     def sample_from_nodes(self, inputs: Any, *, rng: RngKey | None = None, **kwargs: Any) -> Any:
-        """Return the neighborhood of nodes with their features and labels, or put it on the channel.
+        """Sample the neighborhood of nodes, with features and labels. Return the output, or put it on the channel.
 
         Args:
             inputs: a NodeSamplerInput.
+            rng: the random key. None: the sampler numbers its calls and takes a new key for each.
             callback: (keyword only) called with the output after it was put on the channel.
         Returns:
-            A SamplerOutput or HeteroSamplerOutput; with a channel, None. The metadata of the output are (input_id,
-            time, number of seeds, features "x", labels, "edge_attr"). The attribute `features` of the output has the
-            rows of all features: {("node" or "edge", type, name): rows}.
+            A SamplerOutput or HeteroSamplerOutput; None if there is a channel. The metadata of the output are
+            (input_id, time, number of seeds, features "x", labels, "edge_attr"). The attribute `features` of the output
+            has the rows of all features: {("node" or "edge", type, name): rows}.
         """
         return self._run(self.sampled(NodeSamplerInput.cast(inputs), None, self._next_key(rng)), kwargs)
 
     def sample_from_edges(
         self, inputs: Any, neg_sampling: Any = None, *, rng: RngKey | None = None, **kwargs: Any
     ) -> Any:
-        """Return the neighborhood of links and of their negatives; see sample_from_nodes."""
+        """Sample the neighborhood of an EdgeSamplerInput and of its negatives; see sample_from_nodes for the rest."""
         return self._run(self.sampled(inputs, neg_sampling, self._next_key(rng)), kwargs)
 
     async def sampled(self, inputs: Any, neg_sampling: Any, key: RngKey) -> Any:
-        """Return the neighborhood of nodes or links, drawn by `key`, with their features."""
+        """Sample the neighborhood of nodes or links by the random key `key`; return the output with all features."""
         _key.set(key)  # for this task alone
         self.meet()
         with self._naming_rank():
@@ -129,13 +131,13 @@ class DistNeighborSampler(SamplerOfRanks):
         return out
 
     async def node_sample(self, inputs: Any) -> Any:
-        """Return the neighborhood of nodes.
+        """Sample the neighborhood of the nodes in `inputs`, and return the output, without features.
 
         Args:
-            inputs: a NodeSamplerInput, or a DistEdgeHeteroSamplerInput of two node types.
+            inputs: a NodeSamplerInput, or a DistEdgeHeteroSamplerInput, which has seeds of two node types.
         Returns:
-            A SamplerOutput or HeteroSamplerOutput, with the ids of nodes and edges in the whole graph. For a
-            NodeSamplerInput the metadata are (input_id, time, number of seeds).
+            A SamplerOutput or HeteroSamplerOutput, with global ids of nodes and edges. For a NodeSamplerInput the
+            metadata are (input_id, time, number of seeds).
         """
         self.meet()
         key = self._next_key(_key.get())
@@ -159,14 +161,16 @@ class DistNeighborSampler(SamplerOfRanks):
         node_time: Any = None,
         neg_sampling: Any = None,
     ) -> Any:
-        """Return the neighborhood of the links of an EdgeSamplerInput, and of their negatives.
+        """Sample the neighborhood of the links in `inputs` and of their negatives; return the output without features.
 
         Args:
-            sample_fn: samples the nodes, usually `node_sample`.
+            inputs: an EdgeSamplerInput.
+            sample_fn: the coroutine function that samples the ends of the links as seeds; usually `node_sample`.
             num_nodes: number of nodes of the whole graph; with types {type: number}.
-            disjoint: whether each link has a tree of its own.
-            node_time: times of all nodes, which bound negatives; with types {type: times}.
-            neg_sampling: a NegativeSampling, or None.
+            disjoint: whether each end of a link is a seed with a tree of its own.
+            node_time: the times of all nodes; with types {type: times}. A negative is not later than its link. None: no
+                times.
+            neg_sampling: a NegativeSampling; None draws no negatives.
         """
         self.meet()
         key = self._next_key(_key.get())
@@ -187,14 +191,14 @@ class DistNeighborSampler(SamplerOfRanks):
         src_batch: Tensor | None = None,
         edge_type: Any = None,
     ) -> Any:
-        """Return in-edges of any nodes, in the order of the nodes, by global ids.
+        """Draw in-edges of each node in `srcs`, one hop only, and return them in the order of `srcs`, with global ids.
 
         Args:
-            srcs: int64 [n], nodes of the destination type; each repeat draws anew.
+            srcs: int64 [n], nodes of the destination type. For a node that occurs twice, in-edges are drawn twice.
             one_hop_num: in-edges for each node, -1 for all.
             seed_time: int64 [n], the time of each node, if the sampler has a `time_attr`.
-            src_batch: int64 [n], the tree of each node, which is also the tree of its neighbors.
-            edge_type: on a graph with types, the edge type to draw from.
+            src_batch: int64 [n], the id of the tree to which each node belongs; its neighbors get the same id.
+            edge_type: in a graph with types, the edge type to draw from.
         Returns:
             A SamplerOutput. `node`: the global ids of the neighbors, with repeats and without `srcs`. `edge`: the
             global ids of the edges. `batch`: the tree of each neighbor, or None without `src_batch`. The metadata are
@@ -220,7 +224,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return self._placed(SamplerOutput(node, None, None, edge, batch, metadata=(counts.tolist(),)))
 
     def init_event_loop(self) -> None:
-        """Start the event loop for calls, unless it runs. The first call does this, too."""
+        """Start the event loop for the sampler's calls, unless it runs already. The first call does this, too."""
         if self.event_loop is None:
             self.event_loop = rpc.ConcurrentEventLoop(self.concurrency)
             self.event_loop.start_loop()
@@ -239,7 +243,9 @@ class DistNeighborSampler(SamplerOfRanks):
         return None
 
     async def _put(self, work: Any) -> Any:
-        """Put the output or the error on the channel, so that its reader never waits forever."""
+        """Await `work`, a call of the sampler, and put its output on the channel. If it fails, put the error there and
+        raise it: the reader must not wait forever.
+        """
         try:
             out = await work
             _key.set(None)
@@ -266,8 +272,8 @@ class DistNeighborSampler(SamplerOfRanks):
         return await off_loop(self._output, seeds, sampled)
 
     def _placed(self, out: Any) -> Any:
-        """Move an output's tensors to `device`, and return the output. A loader's output is not moved: the loader moves
-        its batches itself.
+        """Move the tensors of `out` to the sampler's device, and return `out`. For a call by a loader do nothing, since
+        the loader moves the finished batch itself.
         """
         if self.device is not None and _key.get() is None:
             for name, value in vars(out).items():
@@ -283,7 +289,12 @@ class DistNeighborSampler(SamplerOfRanks):
         return NodeSamplerInput(inputs.input_id, ids, None if times is None else times[node_type], node_type)
 
     async def _read(self, out: Any) -> dict[tuple[str, Any, str], Tensor]:
-        """Return the rows of all attributes of the sampled nodes and edges, from all parts."""
+        """Fetch the rows of all attributes of the nodes and edges in `out`, from all parts.
+
+        Returns:
+            {("node" or "edge", type, name): rows}. Edge attributes are left out if it is unknown which part owns an
+            edge.
+        """
         requests = []
         for domain, group, name in self.graph.facts.features:
             ids = values_of(out.node if domain == "node" else out.edge, group)
@@ -294,7 +305,7 @@ class DistNeighborSampler(SamplerOfRanks):
         return {request[:3]: values for request, values in zip(requests, rows, strict=True)}
 
     def with_metadata(self, out: Any) -> Any:
-        """Append features and labels to the metadata of an output, as in PyG, and return the output."""
+        """Append (features "x", labels, "edge_attr") to the metadata of `out`, as in PyG, and return `out`."""
         rows = out.features
         nodes = {node_type: rows.get(("node", node_type, "x")) for node_type in self.graph.node_types}
         edges = {edge_type: rows.get(("edge", edge_type, "edge_attr")) for edge_type in self.graph.edge_types}
@@ -313,11 +324,12 @@ class DistNeighborSampler(SamplerOfRanks):
 
 
 def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> dict[Any, Tensor]:
-    """Return the labels of the sampled nodes or edges, {type: labels}; {} without labels.
+    """Return the labels of the sampled nodes or edges, {type: labels}; {} if `labels` is None.
 
     Args:
-        labels: [num_nodes], or {type: [num_nodes]}; or None.
-        input_type: with types, the type of the seeds. Labels that are one tensor belong to this type.
+        labels: [num_nodes], or {type: [num_nodes]}, or the same for edges; or None.
+        out: the sampler's output, with the ids of the sampled nodes and edges.
+        input_type: in a graph with types, the type of the seeds. If `labels` is one tensor, it has labels of this type.
         graph: the graph of all parts.
     Raises:
         TypeError, ValueError: Labels are no tensors, have an unknown type, or do not cover the whole graph.
@@ -335,7 +347,12 @@ def labels_of(labels: Any, out: Any, input_type: Any, graph: Any) -> dict[Any, T
 
 
 def _refuse_labels(values: Any, key: Any, graph: Any) -> None:
-    """Raise TypeError or ValueError if labels do not fit the node type or edge type `key`."""
+    """Check the labels `values` of the node type or edge type `key`.
+
+    Raises:
+        TypeError: `values` is no tensor.
+        ValueError: The graph has no such type, or `values` does not have one row for each of its nodes or edges.
+    """
     name, is_edge = f"feature_store.labels{of_type(key)}", isinstance(key, tuple)
     types = graph.edge_types if is_edge else graph.node_types
     if key not in types:
@@ -351,7 +368,7 @@ def _refuse_labels(values: Any, key: Any, graph: Any) -> None:
 
 
 def moved(value: Any, device: Any) -> Any:
-    """Return a tensor, or a dict, list or tuple of tensors, on a device; other values are returned as they are."""
+    """Copy a tensor, or the tensors in a dict, list or tuple, to `device`; return other values as they are."""
     if isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value):
         return type(value)(moved(member, device) for member in value)
     if isinstance(value, dict):
@@ -360,8 +377,10 @@ def moved(value: Any, device: Any) -> Any:
 
 
 def to_message(out: Any) -> Message:
-    """Return an output as a message of int64 tensors: node, row, col, edge, batch, num_sampled_nodes,
-    num_sampled_edges. With types, the keys are `join_key(name, type)`.
+    """Return a sampler's output as a message for a ChannelBase: {name: int64 tensor}.
+
+    The names are node, row, col, edge, batch, num_sampled_nodes and num_sampled_edges; fields that are None are left
+    out. With types, the keys are `join_key(name, type)`.
     """
     message = {}
     for name in ("node", "row", "col", "edge", "batch", "num_sampled_nodes", "num_sampled_edges"):

@@ -1,6 +1,6 @@
-"""Meeting: the ranks of a loader find each other, serve their parts, and stay while any rank needs them.
+"""Meeting: connects the ranks of a loader. Each rank serves its part as long as another rank may need it.
 
-They meet in a store of torch at `master_addr:master_port`: the store of torchrun or init_process_group, or one that
+The ranks meet in a torch store at `master_addr:master_port`: the store of torchrun or init_process_group, or one that
 rank 0 hosts. There they compare their data and exchange the addresses of their servers. Everything else goes through
 these servers. A rank serves until all others have left or ended, even after its own last minibatch.
 """
@@ -58,12 +58,14 @@ _meetings: list[Meeting] = []  # not yet ended
 
 
 class Place(NamedTuple):
-    """The meeting place of ranks, and the settings of their connections.
+    """Where the ranks meet, and the settings of the connections between them.
 
     Attributes:
-        host, port: where the store of torch is.
-        num_threads: the most requests to answer at once.
-        timeout: seconds for each request, and the most that a rank may be late.
+        host, port: the address of the torch store.
+        num_threads: the most requests of other ranks to answer at once.
+        timeout: the most seconds for a request, and the most seconds to wait for a rank that is late.
+        tls: the certificates of the ranks; None without TLS.
+        insecure: whether connections to other machines without TLS are allowed.
     """
 
     host: str
@@ -77,8 +79,9 @@ class Place(NamedTuple):
 def place_of(
     where: str, host: Any, port: Any, num_threads: Any, timeout: Any, tls: TLSConfig | None, insecure: bool
 ) -> Place:
-    """Check a loader's arguments, and return them as a Place. Arguments that are None are looked up in the environment,
-    as in PyG.
+    """Check the loader arguments that say where and how the ranks meet, and return them as a Place.
+
+    If `host`, `port` or `tls` is None, take it from the environment, as documented at DistLoader.
 
     Raises:
         TypeError, ValueError: A value is not allowed, or is neither given nor in the environment.
@@ -113,19 +116,23 @@ def place_of(
 
 
 class Meeting:
-    """The ranks of a group that have met, and the graph of their parts. All ranks build their meetings together, in the
-    same order.
+    """A group of ranks that have met: this rank serves its part to the others, and `graph` is the graph of all parts.
+
+    The constructor returns when all ranks have met. All ranks build their meetings together, in the same order.
 
     Args:
-        make_part: function (tell) -> the part of this rank. `tell(value)` sends a plain value to all ranks, and returns
-            the list of the values of all ranks.
+        context: the DistContext of this process.
+        place: where the ranks meet.
+        make_part: function (tell) -> the Part of this rank. In it, `tell(value)` sends a plain value to all ranks, and
+            returns the list of the values of all ranks.
     Raises:
         RankError: A rank has failed, has ended, or did not come; the error names the rank.
         ValueError: Another job or another program uses the port.
         The errors of `make_part`.
     Attributes:
-        graph: the graph in parts.
-        rank_of: {part: its rank}.
+        graph: the DistGraph of all parts.
+        rank_of: {part: the rank that serves it}.
+        peers: the connections to the servers of the other parts.
     """
 
     def __init__(self, context: DistContext, place: Place, make_part: Callable[[Callable[[Any], list[Any]]], Part]):
@@ -165,7 +172,7 @@ class Meeting:
         _meetings.append(self)
 
     def use(self) -> None:
-        """Count one more loader or sampler that uses the meeting."""
+        """Count one more loader or sampler that uses this meeting; `leave` counts one less."""
         self.refuse_left()
         self._users += 1
 
@@ -177,8 +184,10 @@ class Meeting:
             )
 
     def leave(self) -> None:
-        """Count one user less. After the last user, tell the other ranks that this rank is done; its part is served
-        until all ranks are done. Further calls, and calls in another process, do nothing.
+        """Count one loader or sampler less that uses this meeting. After the last, the rank tells that it is done.
+
+        Its part is still served, in the background, until all ranks are done. Further calls, and calls in another
+        process, do nothing.
         """
         self._users -= 1
         if self._users > 0 or self.has_left or os.getpid() != self._pid:
@@ -190,14 +199,16 @@ class Meeting:
             threading.Thread(target=self.end, name="datapipes-leave", daemon=True).start()
 
     def tell(self) -> None:
-        """From now on, answer the other ranks that this rank is done."""
+        """Let this rank's server answer other ranks, when they ask, that this rank is done. It goes on serving."""
         self.has_left = True
         if self._server is not None:
             with contextlib.suppress(RuntimeError):  # the server has ended
                 self._server.leave()
 
     def end(self, *, wait: bool = True) -> None:
-        """Serve until all other ranks have left or ended, `timeout` seconds at most; then end the server."""
+        """Tell the other ranks that this rank is done, and end its server. With `wait`, first serve until all other
+        ranks have left or ended, at most `timeout` seconds.
+        """
         with self._ending:
             if self._has_ended:
                 return
@@ -214,7 +225,9 @@ class Meeting:
                     _meetings.remove(self)
 
     def _wait(self) -> None:
-        """Wait until the other ranks are done. Ask their servers, since the store may be gone by now."""
+        """Wait until all other ranks have left or ended, at most `timeout` seconds. Ask their servers, not the store:
+        the process that hosts the store may have ended.
+        """
         ends = time.monotonic() + self._timeout
         staying = {part: rank for part, rank in self.rank_of.items() if rank != self._rank}
         while staying and time.monotonic() < ends:
@@ -225,7 +238,7 @@ class Meeting:
             logger.warning("%s: rank %d neither left nor ended in %g s", WHERE, rank, self._timeout)
 
     def _has_left(self, part: int) -> bool:
-        """Return whether the rank that serves `part` has left, or ended."""
+        """Ask the server of `part`, and return whether its rank is done with the meeting or has ended."""
         address, facts = self.peers.addresses[part][0], self.graph.facts
         if not address.is_heard(_PROBE_S):
             return True
@@ -245,8 +258,8 @@ def _end_with_a_child() -> None:
 
 
 def end_all(*, wait: bool = True) -> None:
-    """End the servers of this process: with `wait`, once the other ranks have left. An error that ends the process ends
-    them at once.
+    """End the partition servers of this process. With `wait`, first wait until the other ranks are done; but not if the
+    process is ending by an error.
     """
     # The error of the main module, which the interpreter has printed; or the error that ends a multiprocessing child.
     error = getattr(sys, "last_value", None) or sys.exc_info()[1]
@@ -266,7 +279,7 @@ def _server(part: Part, place: Place) -> PartitionServer:
 
 
 def _own_host(place: Place) -> str:
-    """Return the address from which this machine reaches the store. The other ranks can reach this address, too."""
+    """Return this machine's address on the network that leads to the store. Other ranks can reach it there, too."""
     family, _, _, _, to = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         sock.connect(to)  # sends nothing
@@ -277,11 +290,11 @@ def _own_host(place: Place) -> str:
 
 
 def _claimed(context: DistContext, place: Place) -> Any:
-    """Return the store of the group, after writing into it which process has this rank.
+    """Record in the torch store that this process has the rank `context.rank`, and return the store of the group.
 
     Raises:
         RankError: There is no store.
-        ValueError: Another process has this rank: another job uses the port.
+        ValueError: Another process has recorded this rank already: another job uses the port.
     """
     whole = _store_at(context.rank, place)
     # With the attempt in the prefix, values from before a restart of the ranks are not read.
@@ -331,7 +344,7 @@ def _store_at(rank: int, place: Place) -> Any:
 
 
 def _refuse_unknown_host(place: Place) -> None:
-    """Raise ValueError if `place.host` stays unknown for some tries: a starting machine may get its name late."""
+    """Raise ValueError if `place.host` is still unknown after up to 10 seconds: a new machine may get its name late."""
     ends = time.monotonic() + min(place.timeout, MOST_CONNECT_S)
     while True:
         try:
@@ -347,12 +360,12 @@ def _refuse_unknown_host(place: Place) -> None:
 
 
 def _is_agents(place: Place) -> bool:
-    """Return whether the store belongs to torchrun's agent."""
+    """Return whether the store at `place` is the one that torchrun's agent hosts."""
     return os.environ.get(_AGENT) == "True" and os.environ.get("MASTER_PORT") == str(place.port)
 
 
 def _no_store(rank: int, place: Place) -> Exception:
-    """Return the error for a store that does not answer."""
+    """Return the error to raise if no torch store answers `rank` at `place`."""
     at = f"{place.host}:{place.port}"
     if rank != 0 and not Address(place.host, place.port).is_heard(_PROBE_S):
         reason = f"it did not come within {place.timeout:g} s: nothing listens at {at}, where it hosts the store"
@@ -364,7 +377,9 @@ def _no_store(rank: int, place: Place) -> Exception:
 
 
 def _bounded(call: Callable[[], Any], timeout: float) -> Any:
-    """Return the result of a call of torch's store; None if it fails, or hangs beyond `timeout`."""
+    """Run `call`, an access to the torch store, in a thread, and return its result. None: the call failed, or took
+    longer than `timeout` seconds.
+    """
     future: Future[Any] = Future()
 
     def work() -> None:

@@ -1,6 +1,4 @@
-"""init_rpc, shutdown_rpc, ConcurrentEventLoop: PyG's functions for a DistNeighborSampler without a loader; and the
-classes of PyG that these functions and the samplers take.
-"""
+"""init_rpc, shutdown_rpc and ConcurrentEventLoop under PyG's names, for a DistNeighborSampler without a loader."""
 
 from __future__ import annotations
 
@@ -33,12 +31,12 @@ def init_rpc(
     tls: TLSConfig | None = None,
     insecure: bool = False,
 ) -> None:
-    """Let this group's samplers that have no loader meet the samplers of the other ranks. All ranks call this.
+    """Connect this process's samplers that have no loader with those of the other ranks. All ranks call this.
 
-    A sampler that is built later meets the other ranks when it is built.
+    A sampler that is built after this call meets the other ranks when it is built.
 
     Args:
-        current_ctx: the rank of this process; its `group_name` names the group of samplers.
+        current_ctx: the DistContext of this process; only samplers with the same `group_name` are connected.
         master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure: see DistLoader.
         rpc_worker_names: not used, as in PyG.
     Raises:
@@ -52,7 +50,7 @@ def init_rpc(
 
 
 def check_context(where: str, context: Any, num_parts: int | None = None) -> DistContext:
-    """Check `context` and return it. If `num_parts` is given, the world_size must be equal to it.
+    """Check `context`, the argument `current_ctx`, and return it. Its world_size must equal `num_parts`, if given.
 
     Raises:
         TypeError, ValueError: A value is not allowed; the message says what was found.
@@ -76,7 +74,10 @@ def check_context(where: str, context: Any, num_parts: int | None = None) -> Dis
 
 
 def meet_if_called(sampler: Any) -> None:
-    """Let a new sampler meet the other ranks: now, if `init_rpc` was called for its group; else when it is called."""
+    """Let a new `sampler` meet the other ranks now, if `init_rpc` was called for its group.
+
+    Otherwise remember the sampler; it meets them when `init_rpc` is called.
+    """
     place = _places.get(_member(sampler.current_ctx))
     if place is not None:
         sampler.meet(place)
@@ -89,19 +90,19 @@ def _member(context: Any) -> tuple[str, int]:
 
 
 def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 240.0) -> None:
-    """End the servers of this process. The signature is PyG's.
+    """End the partition servers of this process. The signature is PyG's.
 
     Args:
         id: not used.
         graceful: wait until the other ranks are done.
-        timeout: not used; the `rpc_timeout` of each meeting bounds the wait.
+        timeout: not used; the wait is bounded by the `rpc_timeout` with which the ranks met.
     """
     _places.clear()
     end_all(wait=graceful)
 
 
 class ConcurrentEventLoop:
-    """An event loop in a thread, which runs a bounded number of coroutines at once. The thread ends with this object.
+    """An asyncio event loop in a thread of its own. The thread ends when this object is collected.
 
     Args:
         concurrency: the most coroutines to run at once.
@@ -137,7 +138,11 @@ class ConcurrentEventLoop:
         self._free.release(self._concurrency)
 
     def add_task(self, coro: Coroutine[Any, Any, Any], callback: Callable[[Any], None] | None = None) -> None:
-        """Wait until fewer than `concurrency` coroutines run, start another, and return. `callback` gets the result."""
+        """Start the coroutine `coro`, and return without waiting for its end.
+
+        If `concurrency` coroutines run already, first wait until one of them has ended. `callback` gets the result; an
+        error is logged.
+        """
 
         def ended(future: Any) -> None:
             try:
@@ -153,7 +158,7 @@ class ConcurrentEventLoop:
         asyncio.run_coroutine_threadsafe(coro, self._loop).add_done_callback(ended)
 
     def run_task(self, coro: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine and return its result."""
+        """Run the coroutine `coro`, wait for its end, and return its result."""
         with self._free:
             return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
 

@@ -1,6 +1,7 @@
-"""SamplerOfRanks: a sampler that meets the other ranks, each with its own part; the base of DistNeighborSampler.
+"""SamplerOfRanks: the base of DistNeighborSampler, a sampler that connects to the samplers of the other ranks.
 
-The part is given as two stores, which are also a GraphStore and a FeatureStore of PyG, so PyG's own code takes them.
+Each rank has one part of the graph, given as two stores. The stores are also a GraphStore and a FeatureStore of PyG, so
+PyG's own code accepts them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NAME = "DistNeighborSampler"
 
 
 class SamplerOfRanks(NeighborSampler):
-    """A NeighborSampler over the graph of all ranks, once they have met."""
+    """A NeighborSampler that samples the graph of all ranks. Before it can sample, it must `meet` the other ranks."""
 
     current_ctx: Any
     feature_store: Any
@@ -48,18 +49,21 @@ class SamplerOfRanks(NeighborSampler):
     # --- the other ranks
 
     def init_sampler_instance(self) -> None:
-        """Do nothing; PyG's scripts call it."""
+        """Do nothing. The method exists because PyG's scripts call it."""
 
     def register_sampler_rpc(self) -> None:
-        """Do nothing; PyG's scripts call it."""
+        """Do nothing. The method exists because PyG's scripts call it."""
 
     def meet(self, place: Place | None = None) -> Meeting:
-        """Return the Meeting of the ranks. The first call makes it, so all ranks must make their first call together.
+        """Return the Meeting that connects this rank with the others. The first call waits until all ranks have called.
 
+        Args:
+            place: where the ranks meet. None: as the environment says.
         Raises:
             RankError: A rank has failed or did not come; the error names the rank.
             ValueError, TypeError, IndexError: The stores do not fit each other, the stores of other ranks, or the
                 arguments; the message says what is wrong.
+            RuntimeError: The loader that met the other ranks was closed.
         """
         if self._meeting is not None:
             self._meeting.refuse_left()
@@ -111,7 +115,11 @@ class SamplerOfRanks(NeighborSampler):
             self.feature_store.client = _Client(meeting.peers)  # replaces the client of an earlier meeting, too
 
     def _times_of_all(self, graph: Any, node_type: Any, name: str) -> Tensor:
-        """Return the times of all nodes of a type in the whole graph, not of this rank's part alone."""
+        """Return the times of all nodes of a type, in the whole graph and not in this rank's part only.
+
+        Args:
+            name: the node attribute that holds the times.
+        """
         count = graph.num_nodes_of(node_type)
         if (node_type, name) in self.feature_store._feat:
             times: Tensor = self.feature_store.get_tensor(node_type, name)
@@ -126,7 +134,7 @@ class SamplerOfRanks(NeighborSampler):
 
     @property
     def edge_permutation(self) -> None:
-        """None, since the sampled edge ids are ids of the whole graph already."""
+        """None: PyG's loaders need not translate the sampled edge ids, since these are global ids already."""
         return None
 
     def _next_key(self, rng: RngKey | None) -> RngKey:
@@ -138,7 +146,7 @@ class SamplerOfRanks(NeighborSampler):
 
     @contextmanager
     def _naming_rank(self) -> Iterator[None]:
-        """Add a note with the rank of each part to a ServerUnavailable raised in the `with` statement."""
+        """Context manager: if ServerUnavailable is raised inside, add a note to it that lists the rank of each part."""
         try:
             yield
         except ServerUnavailable as error:
@@ -150,31 +158,34 @@ class SamplerOfRanks(NeighborSampler):
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a worker process, without the stores: the worker has them as a Part."""
+        """Return the state to pickle for a worker process, without the stores: the worker's graph has the part."""
         left = ("feature_store", "graph_store", "channel", "event_loop", "_leave")
         meeting = None if self._meeting is None else _Met(self._meeting.rank_of)
         return {**self.__dict__, **dict.fromkeys(left), "_meeting": meeting}
 
 
 class _Client(PartitionClient):
-    """The client of a feature store, unless the user gave another."""
+    """The client through which a feature store reads rows of other parts, when the user has set no client.
+
+    This class tells it apart from the user's own client: only a `_Client` is replaced at a later meeting.
+    """
 
 
 class _Met:
-    """What a worker process knows of the Meeting."""
+    """Stands for the Meeting in a worker process: has only the ranks of the parts, for error messages."""
 
     def __init__(self, rank_of: dict[int, int]) -> None:
         self.rank_of = rank_of
 
     def refuse_left(self) -> None:
-        """Do nothing: workers end with their loader."""
+        """Do nothing, unlike Meeting.refuse_left: a worker process ends before its loader leaves the meeting."""
 
 
 class LocalFeatureStore(_LocalFeatureStore, FeatureStore):  # type: ignore[misc]
-    """`datapipes.distributed.LocalFeatureStore`, and a PyG FeatureStore too: views such as `store["paper"].x` work.
+    """`datapipes.distributed.LocalFeatureStore` that is also a PyG FeatureStore, so that `store["paper"].x` works.
 
-    `from_partition` prefers PyG's layout if both exist: it has the times of all nodes, and the order of edges that
-    PyG's temporal samplers need.
+    A folder may have a partition in PyG's format and in this package's own. `from_partition` then reads PyG's: it has
+    the times of all nodes, and the order of edges that PyG's temporal samplers need.
     """
 
     _layouts = ("pyg", "native")
@@ -185,9 +196,9 @@ class LocalFeatureStore(_LocalFeatureStore, FeatureStore):  # type: ignore[misc]
 
 
 class LocalGraphStore(_LocalGraphStore, GraphStore):  # type: ignore[misc]
-    """`datapipes.distributed.LocalGraphStore`, and a PyG GraphStore too: `coo()`, `csr()` and `csc()` work.
+    """`datapipes.distributed.LocalGraphStore` that is also a PyG GraphStore, so that `coo()`, `csr()` and `csc()` work.
 
-    `from_partition` prefers PyG's layout, as in LocalFeatureStore.
+    A folder may have a partition in PyG's format and in this package's own. `from_partition` then reads PyG's.
     """
 
     _layouts = ("pyg", "native")
@@ -197,10 +208,10 @@ class LocalGraphStore(_LocalGraphStore, GraphStore):  # type: ignore[misc]
         self.__dict__["_edge_attr_cls"] = EdgeAttr
 
     def _edge_to_layout(self, attr: Any, layout: Any, store: bool = False) -> tuple[Any, Any, Any]:
-        """Return edges in a layout, as PyG's method does.
+        """Return the edges of a store in the wanted `layout`, as PyG's method of this name does.
 
-        With types, PyG's offsets of the destinations end at the last node that has an edge, so PyG fails if there are
-        no edges. Here the offsets have an entry for each node.
+        PyG's method has a fault: with types, its offsets end at the last destination that has an edge, so it fails if
+        there are no edges. Here the offsets have an entry for each node.
         """
         if attr.layout is not EdgeLayout.COO or layout is not EdgeLayout.CSC or not attr.is_sorted or attr.size is None:
             return super()._edge_to_layout(attr, layout, store)  # type: ignore[no-any-return]
@@ -212,10 +223,10 @@ class LocalGraphStore(_LocalGraphStore, GraphStore):  # type: ignore[misc]
 
 
 def stores_of(where: str, data: Any) -> tuple[LocalFeatureStore, LocalGraphStore]:
-    """Return the two stores of `data`.
+    """Check `data`, a loader's argument, and return it as (feature_store, graph_store).
 
     Raises:
-        TypeError: `data` is something else.
+        TypeError: `data` is not a LocalFeatureStore and a LocalGraphStore.
     """
     kinds = (LocalFeatureStore, LocalGraphStore)
     if isinstance(data, (list, tuple)) and len(data) == 2 and all(map(isinstance, data, kinds)):

@@ -1,4 +1,4 @@
-"""PyG's loaders over the chain; other names of torch_geometric.loader are PyG's own classes, and can wrap these."""
+"""PyG's loaders, run by this package's stages. Other names of torch_geometric.loader are PyG's own classes."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""Check the arguments of a loader, and convert them to types, ids and values that PyG's constructors take.
-
-PyG itself checks little, by asserts without text. Seeds become a tensor; with types a pair of a type and a tensor.
-"""
+"""Check a loader's arguments, which PyG itself hardly does, and convert them to what PyG's constructors take."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ _OF_BATCHES = {
 
 
 def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: Any) -> dict[str, Any]:
-    """Return {"input_nodes": ids or a mask, with types (type, ids or mask); "input_id": tensor or None}.
+    """Check the seeds. Return {"input_nodes": ids or mask, with types (type, ids or mask); "input_id": tensor or None}.
 
     If `input_nodes` is None, or a type alone, the seeds are all nodes.
 
@@ -71,7 +68,7 @@ def node_seeds(where: str, data: Any, sampler: Any, input_nodes: Any, input_id: 
 
 
 def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id: Any, input_time: Any) -> SeedsOfTypes:
-    """Return `seeds`, {node type: ids, a mask, or None for all nodes}, with their input_id and times.
+    """Check `seeds`, {node type: ids, a mask, or None for all nodes}, and return them with their input_id and times.
 
     Raises:
         TypeError, ValueError: `seeds` are no seeds of this data, or the sampler takes seeds of a single type only.
@@ -97,7 +94,7 @@ def node_seeds_by_type(where: str, data: Any, sampler: Any, seeds: Any, input_id
 
 
 def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[str | None, Any]:
-    """Return (node type, ids or a mask). The type is None without `node_types`; the ids are None for all nodes."""
+    """Split `input_nodes` into (node type, ids or a mask). The type is None without types, the ids for all nodes."""
     if node_types is None:
         if isinstance(seeds, str):
             raise TypeError(f"{where}: input_nodes is {shown(seeds)}, but the data has no types. Pass ids, or a mask.")
@@ -112,7 +109,7 @@ def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[s
 
 
 def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
-    """Return seeds as int32 or int64 ids, or as a mask of all `count` nodes of the graph."""
+    """Check a loader's seeds; return them as int32 or int64 ids, or as a mask of all `count` nodes of the graph."""
     ids = tensor_of(where, "input_nodes", seeds)
     if ids.dtype != torch.bool:
         return check_ids(where, "input_nodes", ids)
@@ -130,7 +127,9 @@ def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
 
 
 def link_seeds(where: str, data: Any, links: Any) -> Any:
-    """Return `edge_label_index` [2, n], with types (edge type, [2, n]). An edge type alone means all its edges.
+    """Check `edge_label_index`, and return it as [2, n] for a Data, else as (edge type or None, [2, n]).
+
+    For an edge type alone, the ends are those of all its edges.
 
     Raises:
         TypeError, ValueError: `links` are no seeds of this data.
@@ -167,7 +166,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _checked(where: str, data: Any, edge_type: Any, ends: Any) -> Any:
-    """Return the ends [2, n] of links. If `ends` is None, return all edges of the type. A tensor stays as it is."""
+    """Check the ends of links of a type, and return them as [2, n]. If `ends` is None, return all edges of the type."""
     if ends is not None:
         return check_edge_index(where, f"edge_label_index{of_type(edge_type)}", ends)
     ends = _ends_in(data, edge_type)
@@ -175,7 +174,7 @@ def _checked(where: str, data: Any, edge_type: Any, ends: Any) -> Any:
 
 
 def _ends_in(data: Any, edge_type: Any) -> Any:
-    """Return the edges of a type, [2, num_edges]."""
+    """Return all edges of the type in the data, [2, num_edges]."""
     if isinstance(data, (Data, HeteroData)):
         return (data if edge_type is None else data[edge_type]).edge_index
     graph: GraphStore = data[1]
@@ -186,7 +185,7 @@ def _ends_in(data: Any, edge_type: Any) -> Any:
 
 
 def types_of(where: str, data: Any) -> tuple[list[str] | None, list[Any]]:
-    """Return (node types, edge types) of a loader's data; (None, []) without types."""
+    """Return (node types, edge types) of a loader's data; (None, []) if the data has no types."""
     refuse_other_data(where, data)
     if isinstance(data, Data):
         return None, []
@@ -202,7 +201,7 @@ def types_of(where: str, data: Any) -> tuple[list[str] | None, list[Any]]:
 
 
 def _num_nodes(data: Any, sampler: Any, node_type: Any) -> int | None:
-    """Return the number of nodes of a type; None if unknown."""
+    """Return the number of nodes of a type, from the data or from the sampler's graph; None if unknown."""
     count: int | None = None
     is_data, graph = isinstance(data, (Data, HeteroData)), getattr(sampler, "graph", None)
     if is_data:
@@ -216,7 +215,7 @@ def _num_nodes(data: Any, sampler: Any, node_type: Any) -> int | None:
 
 
 def values_of_seeds(where: str, **values: Any) -> dict[str, Tensor | None]:
-    """Return {argument: tensor} for arguments that have a value for each seed, or are None, which stays None."""
+    """Convert arguments that have one value for each seed to {argument: tensor}. For None the value stays None."""
     tensors: dict[str, Tensor | None] = {}
     for name, value in values.items():
         rows = None if value is None else tensor_of(where, name, value)
@@ -229,7 +228,7 @@ def values_of_seeds(where: str, **values: Any) -> dict[str, Tensor | None]:
 def labels_of_seeds(
     where: str, edge_label: Any, edge_label_time: Any, neg_sampling: Any, neg_sampling_ratio: Any
 ) -> dict[str, Any]:
-    """Return {argument of PyG's constructor: value} for the labels, times and negatives of links."""
+    """Check the labels, times and negatives of links; return them as {argument of PyG's constructor: value}."""
     values = values_of_seeds(where, edge_label=edge_label, edge_label_time=edge_label_time)
     label = values["edge_label"]
     if label is not None and label.numel() == 0 and label.ndim == 1:
@@ -238,7 +237,7 @@ def labels_of_seeds(
 
 
 def negatives_of(where: str, neg_sampling: Any, ratio: Any) -> Any:
-    """Return the NegativeSampling that the two arguments ask for, or None.
+    """Return the NegativeSampling for a loader's arguments `neg_sampling` and neg_sampling_ratio; None: no negatives.
 
     Raises:
         TypeError, ValueError: Both are given, or a value is not allowed.
@@ -274,13 +273,13 @@ def negatives_of(where: str, neg_sampling: Any, ratio: Any) -> Any:
 
 
 def refuse_wrong_sampler(where: str, name: str, method: str, sampler: Any) -> None:
-    """Refuse a sampler without the method that draws, such as a class instead of its object."""
+    """Raise TypeError if `sampler` has no method `method`, or is a class instead of its object."""
     if isinstance(sampler, type) or not callable(getattr(sampler, method, None)):
         raise TypeError(f"{where}: {name} must be a BaseSampler, with {method}, got {shown(sampler)}. Make one.")
 
 
 def refuse_wrong_class(where: str, data: Any, custom_cls: Any) -> None:
-    """Refuse a class for batches that does not fit a pair of stores. Batches of other data have the data's class."""
+    """Raise TypeError if `custom_cls` cannot be the class of batches. It is used only if `data` is a pair of stores."""
     if custom_cls is not None and not callable(custom_cls):
         raise TypeError(f"{where}: custom_cls must be a class or None, got {shown(custom_cls)}. Pass a class.")
     if custom_cls is None or isinstance(data, (Data, HeteroData)):
@@ -310,7 +309,7 @@ def feature_store(where: str, features: Any) -> FeatureStore:
 
 
 def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureStore) -> None:
-    """Refuse features with unknown types, with a name that the data has, or with a wrong number of rows."""
+    """Raise an error if a feature has an unknown type, a name that is in use, or a wrong number of rows."""
     node_types, edge_types = types_of(where, data)
     for key, feature in store.items():
         domain, group, name = key
@@ -334,7 +333,7 @@ def refuse_wrong_features(where: str, data: Any, sampler: Any, store: FeatureSto
 
 
 def refuse_wrong_options(where: str, worker_method: Any, options: Mapping[str, Any]) -> None:
-    """Refuse arguments of torch's DataLoader with a wrong type; torch checks the values."""
+    """Raise an error if an argument for torch's DataLoader has a wrong type; torch checks the values."""
     if options["filter_per_worker"] is not None:
         check_bool(where, "filter_per_worker", options["filter_per_worker"])
     check_choice(where, "worker_method", worker_method, ("process", "thread"))
@@ -364,13 +363,13 @@ def _is_iterable(value: Any) -> bool:
 
 
 def refuse_time_alone(where: str, input_time: Any, time_attr: str | None, sampler: Any) -> None:
-    """Refuse times of seeds without `time_attr`, unless a sampler is given."""
+    """Raise ValueError if seeds have times, but neither `time_attr` nor a sampler is given."""
     if input_time is not None and time_attr is None and sampler is None:
         raise ValueError(f"{where}: input_time is given, but time_attr is not; times need both. Pass time_attr.")
 
 
 def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None) -> None:
-    """Refuse times of links without `time_attr`, and `time_attr` without times of links."""
+    """Raise ValueError if only one of `edge_label_time` and `time_attr` is given."""
     if (edge_label_time is None) != (time_attr is None):
         states = ["not set" if value is None else "set" for value in (edge_label_time, time_attr)]
         raise ValueError(
@@ -380,7 +379,7 @@ def refuse_half_of_times(where: str, edge_label_time: Any, time_attr: str | None
 
 
 def sampler_of(where: str, sampler: Any, data: Any, time_attr: str | None, options: dict[str, Any]) -> NeighborSampler:
-    """Return `sampler`, or a new NeighborSampler if it is None. Removes a sampler's arguments from `options`."""
+    """Return `sampler`, or for None a new NeighborSampler with arguments from `options`; these are removed there."""
     drawing = {name: options.pop(name) for name in _OF_SAMPLERS}
     if sampler is None:
         return NeighborSampler(data, time_attr=time_attr, **drawing)

@@ -1,7 +1,7 @@
-"""How the batches of a Data or HeteroData are filled, as `filter_fn` of PyG's loaders does it.
+"""BatchForm: fills batches from a Data or HeteroData, as `filter_fn` of PyG's loaders does.
 
-Rows of tensors in host memory are gathered by our kernel, into memory recycled from earlier batches; other rows by PyG.
-A thread may fill a batch before the loop asks for it; what has changed since is filled in anew.
+Our kernel gathers rows of tensors in host memory, into memory recycled from earlier batches; PyG gathers other rows. A
+thread may fill a batch before the loop asks for it. Attributes that have changed since are then filled in again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _KEPT_APART = {"_mapping", "_parent", "_cached_attr"}  # a PyG store's own; othe
 
 
 class SampledIds(NamedTuple):
-    """What was sampled for a batch, in dicts by type; without types, the key is None.
+    """The nodes and edges that were sampled for a batch. Each field is a dict by type; without types, the key is None.
 
     Attributes:
-        nodes: int64 [n], the ids.
-        ends: pairs of int64 [e], the positions of the source and the destination of each edge in `nodes`.
-        edges: int64 [e], the positions of the edges in the data, or None.
+        nodes: {node type: int64 [n], the ids}.
+        ends: {edge type: (sources, destinations)}, int64 [e] each, as positions in the `nodes` of their types.
+        edges: {edge type: int64 [e], the positions of the edges in the data}; None: the sampler gives no edge ids.
     """
 
     nodes: dict[Any, Tensor]
@@ -53,16 +53,17 @@ class SampledIds(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """An attribute of the data, and how batches get it.
+    """An attribute of the data, and how to fill it into a batch.
 
     Attributes:
-        place: the position of the attribute's store in `data.stores`.
-        domain: "node" or "edge"; None: batches have the whole value.
+        place: the position in `data.stores` of the store that has the attribute.
+        domain: "node" or "edge": a batch gets the rows of its nodes or edges. None: a batch gets the whole value.
         key: the attribute's name.
         value: its value in the data.
         dim: the dimension along which PyG slices the value.
-        table: the value for our kernel; None: PyG slices the value.
-        may_be_ahead: whether a thread may fill the attribute in: torch counts changes, and no code but ours runs.
+        table: the value as our kernel reads it; None: PyG slices the value.
+        may_be_ahead: whether a background thread may fill the attribute in. It may if torch counts the changes of the
+            value and no code of the user runs.
     """
 
     place: int
@@ -74,7 +75,7 @@ class _Slot:
     may_be_ahead: bool = True
 
     def version(self) -> tuple[int, ...] | None:
-        """Return a tuple that changes if torch changes or moves the values. None: only the loop may fill them in."""
+        """Return a tuple that changes if torch changes or moves the value. None: only the loop may fill it in."""
         if not self.may_be_ahead or self.table is None:
             return () if self.may_be_ahead else None
         return None if self.value.requires_grad else (self.value._version, self.value.data_ptr())
@@ -82,7 +83,7 @@ class _Slot:
     def keeps_layout(self) -> bool:
         """Return whether the value still has the memory, dtype and shape of `table`; True if there is no table.
 
-        The caller has checked that the data still has this very object.
+        Call it only if the data still has the very object `value`.
         """
         if self.table is None or not isinstance(self.value, Tensor):
             return True
@@ -90,14 +91,14 @@ class _Slot:
 
 
 class BatchForm:
-    """Which attributes the batches of a Data or HeteroData have, and which of these are cut to the sampled rows.
+    """Fills batches with the attributes of a Data or HeteroData, and knows which are cut to the sampled rows.
 
-    The loop's thread makes a BatchForm and compares it with the data. `filled_ahead` may run in another thread: it
+    The thread of the loop makes a BatchForm and compares it with the data. `filled_ahead` may run in another thread: it
     reads a shallow copy of the data, and runs none of the user's code.
 
     Attributes:
-        is_kept: whether batches may be filled ahead, and later batches may use this object. If not, `why_not_ahead`
-            has the reason.
+        is_kept: whether batches may be filled ahead, and later batches may use this object. If False, `why_not_ahead`
+            returns the reason.
     """
 
     def __init__(self, data: Any) -> None:
@@ -106,12 +107,13 @@ class BatchForm:
         self._slots = [slot for place, store in enumerate(data.stores) for slot in _slots_of(place, store)]
 
     def fits(self, out: Any) -> bool:
-        """Return whether either both the data and a sampler's output have types, or neither has."""
+        """Return whether the data and `out`, a sampler's output, fit together: both have types, or neither has."""
         return isinstance(out, HeteroSamplerOutput if isinstance(self._copy, HeteroData) else SamplerOutput)
 
     def holds(self, data: Any) -> bool:
-        """Return whether `data` has the same attributes over the same memory. Attributes that batches have whole may
-        have other values, which are taken over.
+        """Return whether `data` still has the same attributes in the same memory, so that this object can serve it.
+
+        Attributes that batches get whole may have other values; the new values are taken over.
         """
         stores, kept = data.stores, self._copy.stores
         if type(data) is not self._class or len(stores) != len(kept) or not all(map(_has_same_names, stores, kept)):
@@ -125,14 +127,17 @@ class BatchForm:
         return True
 
     def filled(self, sampled: SampledIds) -> Any:
-        """Return a batch of what was sampled. Call it only once unless `is_kept`."""
+        """Return a batch for the nodes and edges in `sampled`. Call it only once unless `is_kept`."""
         batch = copy.copy(self._copy) if self.is_kept else self._copy
         self._complete(sampled)
         self._fill(batch, self._slots, sampled)
         return batch
 
     def filled_ahead(self, sampled: SampledIds) -> Ahead:
-        """Return a batch with the present values; `catch_up` fills in what only the loop's thread may read."""
+        """Fill a batch, perhaps in a background thread, with the present values, and return it.
+
+        Attributes that only the thread of the loop may read are left out; `catch_up` fills them in.
+        """
         batch, before = copy.copy(self._copy), [(slot.value, slot.version()) for slot in self._slots]
         self._complete(sampled)
         slots = [slot for slot, (_, version) in zip(self._slots, before, strict=True) if version is not None]
@@ -140,7 +145,7 @@ class BatchForm:
         return Ahead(self, batch, sampled, before)
 
     def catch_up(self, ahead: Ahead) -> bool:
-        """Bring a batch that was filled ahead up to date; return whether any attribute was filled in again."""
+        """Fill in the attributes of `ahead` that were left out or have changed since. Return whether there were any."""
         slots = [
             slot
             for slot, (value, version) in zip(self._slots, ahead.before, strict=True)
@@ -183,7 +188,13 @@ class BatchForm:
 
 
 class Ahead(NamedTuple):
-    """A batch that was filled before the loop asked for it. `before`: (value, version) of each slot at the start."""
+    """A batch that a thread filled before the loop asked for it.
+
+    Attributes:
+        form: the BatchForm that filled the batch.
+        sampled: the nodes and edges of the batch.
+        before: (value, version) of each slot of the form when the filling began.
+    """
 
     form: BatchForm
     batch: Any
@@ -192,7 +203,7 @@ class Ahead(NamedTuple):
 
 
 def why_not_ahead(data: Any) -> str | None:
-    """Return why no batch of the data may be filled ahead. None: there is no reason."""
+    """Return why batches of the data must not be filled by a background thread. None: they may be."""
     if not isinstance(data, (Data, HeteroData)):
         return "the rows come from stores or other parts"
     is_pygs = type(data) in (Data, HeteroData)
@@ -204,8 +215,10 @@ def why_not_ahead(data: Any) -> str | None:
 
 
 def _slots_of(place: int, store: Any) -> Iterator[_Slot]:
-    """Yield a _Slot for each attribute of a store. The slot of an `adj_t` is the last, since PyG counts the rows of
-    nodes to make it; this slot fills in all attributes of edges.
+    """Yield a _Slot for each attribute of `store`, which is at position `place` in `data.stores`.
+
+    The slot of an `adj_t` is the last: PyG makes it with the number of nodes in the batch, which must be known before.
+    This slot fills in all attributes of edges.
     """
     has_nodes, has_edges, has_adj_t = hasattr(store, "is_node_attr"), hasattr(store, "is_edge_attr"), "adj_t" in store
     for key, value in store.items():
@@ -233,7 +246,7 @@ def _slot_of_rows(place: int, domain: str, key: str, value: Any, store: Any) -> 
 
 
 def _table_of(key: str, value: Any) -> RowTable | None:
-    """Return an attribute's value for our kernel; None if PyG must slice it."""
+    """Return an attribute's value as our kernel reads it. None: the kernel cannot read it, so PyG must slice it."""
     if type(value) is not Tensor and not isinstance(value, np.ndarray):
         return None  # such as a TensorFrame, or a subclass with an indexing of its own
     if isinstance(value, Tensor) and value.requires_grad:
@@ -248,7 +261,7 @@ def _table_of(key: str, value: Any) -> RowTable | None:
 
 
 def _rows(slot: _Slot, group: Any, ids: Tensor) -> Any:
-    """Return the rows of an attribute for the nodes or edges `ids`."""
+    """Return the rows of the attribute `slot` for the nodes or edges `ids` of the type `group`."""
     value, table = slot.value, slot.table
     if table is not None and ids.device == _CPU and not getattr(value, "requires_grad", False):
         try:
@@ -287,7 +300,7 @@ def _private(store: Any) -> dict[str, Any]:
 
 
 def _copied(data: Any) -> Any:
-    """Return a shallow copy. The copy of a Batch has the class of its graphs, so that batch_size can be set."""
+    """Return a shallow copy. The copy of a Batch has the class of a single graph, so that batch_size can be set."""
     batch = copy.copy(data)
     if isinstance(data, Batch):
         object.__setattr__(batch, "__class__", class_of_graphs(data))

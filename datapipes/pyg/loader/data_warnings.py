@@ -1,4 +1,4 @@
-"""Warnings of the loaders about their data: tensors that every batch holds whole, lost tensors, and leaks of links."""
+"""Warnings about a loader's data: tensors that every batch has whole, lost edge attributes, seed links among edges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from datapipes.pyg.torch_geometric_names import Batch, Data, HeteroData
 
 
 def warn_of_whole(where: str, data: Any, is_link: bool) -> None:
-    """Warn of tensors that every batch holds whole, since their rows fit neither nodes nor edges. Warn of a Batch, too.
+    """Warn of tensors that every batch has whole, since their rows fit neither nodes nor edges. Warn of a Batch, too.
 
     There is no warning for a tensor with one row, which belongs to the whole graph in PyG; for `edge_label`, which
     belongs to links; and for tensors that the loader sets itself.
@@ -55,7 +55,7 @@ def warn_of_whole(where: str, data: Any, is_link: bool) -> None:
 
 
 def warn_of_lost(where: str, data: Any) -> None:
-    """Warn of edge attributes that a HeteroData hides if it is used as a feature store."""
+    """Warn of edge attributes that batches lack: a HeteroData in a pair of stores gives tensors of nodes only."""
     stores = data[0].edge_stores if isinstance(data[0], HeteroData) else ()
     lost = [f"{name}{of_type(store._key)}" for store in stores for name in store.edge_attrs() if name != "edge_index"]
     if lost:
@@ -67,13 +67,14 @@ def warn_of_lost(where: str, data: Any) -> None:
 
 
 def class_of_graphs(batch: Any) -> type:
-    """Return the class of the graphs that a Batch was made of, as PyG's `separate` finds it."""
+    """Return the class of the graphs from which PyG made `batch`, a Batch."""
     return type(batch).__bases__[-1]
 
 
 def warn_of_leaks(view: Any, batch: Any) -> None:
-    """Warn if a batch of links, as the loop gets it, has these links among its edges. Only the first batch of a View is
-    checked.
+    """Warn if the seed links of a batch are among its edges, where a model sees what it is to predict.
+
+    Only the first batch of each view is checked.
     """
     if not view.looks:
         return

@@ -1,4 +1,4 @@
-"""Epoch: one loop over a loader."""
+"""Epoch: the iterator of one loop over a loader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from datapipes.pyg.torch_geometric_names import Data, HeteroData
 
 
 class Epoch(Iterator[Any]):
-    """The batches of one loop over a loader. The epoch begins when its first batch is asked for."""
+    """The iterator over the batches of one loop over a loader. The epoch begins when its first batch is asked for."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

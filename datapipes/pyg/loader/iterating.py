@@ -1,7 +1,7 @@
-"""Iterating: our loaders iterate a chain in a DataLoader, where PyG's loaders iterate torch's DataLoader.
+"""Iterating: the base of our loaders. It replaces the iteration of PyG's loaders by a chain of our stages.
 
-Attributes, `len` and checks of arguments come from PyG's class, whose constructor runs. Each loop builds the
-DataLoader anew from the current attributes, unless workers persist.
+Attributes, `len` and checks of arguments come from PyG's class, whose constructor runs. Each loop builds the DataLoader
+that runs the chain anew from the current attributes, unless workers persist.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _READ_ONCE = {
 
 
 class _OfView:
-    """An attribute of a loader that its view stores. The next batch sees a change; in workers, the next loop does."""
+    """A loader's attribute that its View stores. A change acts on the next batch; in workers, on the next loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -62,7 +62,7 @@ class Iterating:
     """The base of our loaders: their additions to PyG's NodeLoader and LinkLoader, and their differences.
 
     Attributes:
-        seed: with the numbers of epoch and batch, decides order and draws. Nothing else does.
+        seed: the random seed. It decides order and draws, together with the epoch and the index of the batch.
         fetch_ahead: see NodeLoader. A new value acts on the next loop.
     """
 
@@ -93,7 +93,7 @@ class Iterating:
     worker_init_fn: Any
 
     def _set_up(self, is_link: bool, kwargs: dict[str, Any]) -> None:
-        """Make the view; called before PyG's constructor, which fills it. Removes our own arguments from `kwargs`."""
+        """Make the loader's view, and remove our own arguments from `kwargs`. Call it before PyG's constructor."""
         where, seed = type(self).__name__, kwargs.pop("seed")
         self._asked = kwargs["filter_per_worker"]
         if kwargs.get("pin_memory_device"):
@@ -149,13 +149,13 @@ class Iterating:
     # --- PyG's methods
 
     def filter_fn(self, out: Any) -> Any:
-        """Return the batch of a SamplerOutput, with the user's transform applied."""
+        """Make the batch of `out`, a SamplerOutput, apply the user's transform, and return the batch."""
         return self.view.transformed(self.view.sliced(out))
 
     def collate_fn(self, index: Any) -> Any:
         """Return the batch of the seeds at positions `index`; with `filter_per_worker=False` their SamplerOutput.
 
-        The key of the draws comes from torch's generator. Other loaders of PyG, such as ZipLoader, call this.
+        Other loaders of PyG, such as ZipLoader, call this. The draws then depend on torch's generator.
         """
         out = self.view.sampled(index)
         return self.filter_fn(out) if self.filter_per_worker else out
@@ -174,8 +174,8 @@ class Iterating:
 
     @property
     def datapipe(self) -> Stage:
-        """The chain that makes the batches of an epoch: the order of the seeds, the sampler, and, for work that is done
-        ahead of the loop, a stage that gathers rows or (in workers) makes whole batches.
+        """The chain of stages that makes the minibatches of an epoch. Its stages order the seeds and sample; a further
+        stage may gather rows ahead of the loop or, in workers, make whole batches.
         """
         if self._slices_in_workers():
             return PygSlice(self._sample(self.view), self.view)
@@ -183,7 +183,7 @@ class Iterating:
         return PygFetch(sampled, self.view, self._fetches_ahead()) if self._fetches() else sampled
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch, to resume from: plain values, and the order if a torch sampler drew it."""
+        """Return the position in the epoch for `load_state_dict`, with the order if a torch sampler drew it."""
         if self._state is None and self._running is None:
             if self._draws_order:
                 self._order = self._drawn_order()
@@ -227,11 +227,11 @@ class Iterating:
         return self._batch_of(carried(made), self.view.key(made))
 
     def explain(self) -> str:
-        """Return the chain as it runs, as text."""
+        """Return a text that shows the chain of stages as it runs."""
         return (self._running or self._built()).explain()
 
     def stats(self) -> LoaderStats:
-        """Return the DataLoader.stats of the last loop; if workers persist, of all loops since the workers started."""
+        """Return DataLoader.stats for the last loop; if workers persist, for all loops since the workers started."""
         return LoaderStats({}) if self._running is None else self._running.stats()
 
     def report(self, path: str | Path) -> None:
@@ -239,7 +239,7 @@ class Iterating:
         (self._running or self._built()).report(path)
 
     def close(self) -> None:
-        """End the workers and threads of the loader; a later loop begins anew."""
+        """End the workers and threads of the loader; a later loop starts new ones."""
         running, self._running = self._running, None
         if running is not None:
             running.close()
@@ -260,11 +260,11 @@ class Iterating:
         return self._ordered(ItemSet(len(self.dataset)), shuffle=shuffle, drop_last=self.drop_last, seed=self.seed)
 
     def _ordered(self, items: ItemSet, **options: Any) -> SeedStage:
-        """Return the stage that orders the seeds."""
+        """Return the first stage of the chain, which orders the seeds and cuts them into minibatches."""
         return ItemSampler(items, self.batch_size, **options)
 
     def _drawn_order(self) -> tuple[Tensor, Tensor]:
-        """Draw an epoch's order from the user's sampler, in this process. Return (order, offsets): see DrawnOrder."""
+        """Draw an epoch's order from the user's sampler, in this process; return (order, offsets) for DrawnOrder."""
         drawn = itertools.islice(self.batch_sampler, MOST_DRAWN + 1)
         batches = [check_ids(type(self).__name__, "a minibatch of the sampler", places).long() for places in drawn]
         if len(batches) > MOST_DRAWN:
@@ -335,7 +335,7 @@ class Iterating:
         return DataLoader(self.datapipe, **options)
 
     def _next(self) -> DataLoader:
-        """Return the DataLoader of the next loop."""
+        """Return the DataLoader for the next loop, set to its start. If workers persist, use the last one again."""
         state, self._state = self._state, None
         if state is None and self._draws_order:
             self._order = self._drawn_order()
@@ -349,11 +349,11 @@ class Iterating:
         return running
 
     def _fetches(self) -> bool:
-        """Whether a stage fills batches ahead, or reads features."""
+        """Whether the chain has a PygFetch: a stage that fills batches ahead of the loop, or reads features."""
         return self._fetches_ahead() or (bool(self.view.features) and self._why_not_ahead() is None)
 
     def _fetches_ahead(self) -> bool:
-        """Whether batches are filled ahead; ValueError if `fetch_ahead` is True but no batch can be filled ahead."""
+        """Whether batches are filled ahead of the loop. ValueError if `fetch_ahead` is True, but no batch can be."""
         if self.fetch_ahead is False or (self.fetch_ahead is None and self.num_workers == 0):
             return False
         why_not = self._why_not_ahead() or why_not_ahead(self.data)
@@ -365,7 +365,7 @@ class Iterating:
         return why_not is None
 
     def _why_not_ahead(self) -> str | None:
-        """Return the reason why no rows can be read ahead, whatever the data is. None: there is no reason."""
+        """Return why this loader cannot read rows ahead of the loop, whatever its data. None: it can."""
         reasons = {
             "filter_fn is overridden": self._filters_itself(),
             "transform_sampler_output may change the sampled ids": self.transform_sampler_output is not None,
@@ -375,19 +375,19 @@ class Iterating:
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _runs_in_loop(self) -> bool:
-        """Whether the user's own code samples in the thread of the loop, since there are no workers."""
+        """Whether the user's own sampler or negative sampling runs in the thread of the loop."""
         is_ours = isinstance(self.view.sampler, NeighborSampler) and not draws_itself(self.neg_sampling)
         return self.num_workers == 0 and not is_ours
 
     def _has_own_code(self) -> bool:
-        """Whether the user's own code helps to make a batch of a sampler's output."""
+        """Whether code of the user takes part in making a batch from a sampler's output."""
         return self._filters_itself() or self.transform is not None or self.transform_sampler_output is not None
 
     def _filters_itself(self) -> bool:
         return type(self).filter_fn is not Iterating.filter_fn
 
     def _batch_of(self, out: Any, key: RngKey) -> Any:
-        """Return the batch of a sampler's output; the user's own code is seeded by `key`."""
+        """Make the batch of `out`, a sampler's output, and return it. The user's own code is seeded by `key`."""
         with seeded(key if self._has_own_code() else None):
             return self.filter_fn(out)
 

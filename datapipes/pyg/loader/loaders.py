@@ -31,7 +31,7 @@ __all__ = ["LinkLoader", "LinkNeighborLoader", "NeighborLoader", "NodeLoader"]
 
 
 class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[misc]  # PyG comes without types
-    """torch_geometric.loader.NodeLoader for any BaseSampler, with workers, order and saved state of this package.
+    """torch_geometric.loader.NodeLoader for any BaseSampler. Workers, order and saved state are those of this package.
 
     The arguments are PyG's. `dataset` and `collate_fn` of torch's DataLoader are ignored, as in PyG.
 
@@ -40,29 +40,31 @@ class NodeLoader(Iterating, torch_geometric_names.NodeLoader):  # type: ignore[m
             `transform_sampler_output` is given or the data is a pair of stores; otherwise this process gathers the
             rows, so no row is sent between processes.
         fetch_ahead: (keyword only) whether threads of this process fill batches before the loop asks for them. None:
-            they do with workers, unless the data has a class of your own or an `adj_t`; without workers `next` slices,
-            as in PyG. `next` returns current values of attributes that were set or deleted, that need a gradient, or
-            that an in-place function of torch has changed (the tensor, a view or its `detach()`). It may return older
-            values after a change by NumPy, DLPack, a fused optimizer, a collective of torch.distributed, another
-            process, a `non_blocking` copy from a GPU, or a tensor that shares memory by `.data`. Do not move a tensor
-            meanwhile (`share_memory_`, sending the data to a process): torch frees the old memory at once.
+            True if there are workers, unless the data has a class of your own or an `adj_t`; without workers batches
+            are filled on demand, as in PyG. Batches have the current values of attributes that were set or deleted,
+            that need a gradient, or that an in-place function of torch has changed (the tensor, a view or its
+            `detach()`). Batches may have older values after changes that torch does not see: by NumPy, DLPack, a fused
+            optimizer, a collective of torch.distributed, another process, a `non_blocking` copy from a GPU, or a tensor
+            that shares memory by `.data`. Do not move a tensor during a loop (`share_memory_`, sending the data to a
+            process): torch frees the old memory at once.
         features: (keyword only) attributes that the data does not have: features that lie in a file, have a cache, are
-            sparse or have fewer bits. Give {(domain, type, name): feature}, where domain is "node" or "edge"; or
-            {name: feature} for nodes without types; or a FeatureStore. Rows of edges are in the order of `edge_index`.
-            The data then needs `num_nodes`. A stage reads the rows, mostly ahead of the loop; `stats()` has the counts
-            of the features' caches.
-        input_nodes: as in PyG; or seeds of several types, {node type: ids, a mask, or None for all nodes}. Then
-            `input_time` and `input_id` are dicts by node type, too. Seeds are numbered across the types, in the order
-            of the dict. A batch may have seeds of any type, and has `input_id`, `batch_size` and `seed_time` for each.
-        generator: its `initial_seed()` is the seed.
+            sparse or have fewer bits. Give {(domain, type, name): feature}, where domain is "node" or "edge"; or {name:
+            feature} for nodes without types; or a FeatureStore. Rows of edges are in the order of `edge_index`. The
+            data then needs `num_nodes`. A stage reads the rows, mostly ahead of the loop; `stats()` has the counts of
+            the features' caches.
+        input_nodes: as in PyG; or seeds of several types, {node type: ids, a mask, or None for all nodes}. With several
+            types, `input_time` and `input_id` are dicts by node type, too. Positions of seeds run across the types, in
+            the order of the dict. A batch may have seeds of any type, and has `input_id`, `batch_size` and `seed_time`
+            for each.
+        generator: a torch.Generator, whose `initial_seed()` is used as `seed`.
         sampler, batch_sampler: give the order of an epoch. The order is drawn whole, in this process, when the epoch
             begins. Workers do not persist then.
-        num_workers: worker processes, by default forked. If a fork is not safe (CUDA is initialised, Arrow Flight has
-            clients), workers are threads, and the log says so; threads call a sampler of your own for one batch at a
-            time, unseeded.
+        num_workers: number of worker processes, by default forked. If a fork is not safe (CUDA is initialised, Arrow
+            Flight has clients), workers are threads, and the log says so. Threads call a sampler of your own for one
+            batch at a time, unseeded.
         worker_method: "process" or "thread"; threads take no `multiprocessing_context`.
-        seed: in [0, 2**64); decides order and draws, with the numbers of epoch and batch. It also seeds the generators
-            of torch, NumPy and Python for a sampler or transform of your own.
+        seed: the random seed, in [0, 2**64). It decides order and draws, together with the epoch and the index of the
+            batch. It also seeds the generators of torch, NumPy and Python for a sampler or transform of your own.
     Raises:
         TypeError, ValueError: An argument is not allowed; the message says what is allowed.
     """
@@ -126,7 +128,7 @@ class NeighborLoader(NodeLoader, torch_geometric_names.NeighborLoader):  # type:
 
 
 class LinkLoader(Iterating, torch_geometric_names.LinkLoader):  # type: ignore[misc]  # PyG comes without types
-    """torch_geometric.loader.LinkLoader for any BaseSampler, with workers, order and saved state of this package.
+    """torch_geometric.loader.LinkLoader for any BaseSampler. Workers, order and saved state are those of this package.
 
     The arguments are PyG's; for the arguments of torch's DataLoader and `seed` see NodeLoader.
     """

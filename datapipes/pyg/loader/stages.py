@@ -1,8 +1,8 @@
-"""The stages of a loader's chain: the order of the seeds, the sampler, and what fills batches, in threads or workers.
+"""The stages of a loader's chain: order the seeds, sample, and fill batches, in threads or in workers.
 
-These stages make objects of PyG, such as a SamplerOutput, and a minibatch carries the object: within a process as a
-reference. From a worker process, which the loader has started itself, the object's tensors travel as in every message,
-and the rest of the object is pickled.
+These stages make objects of PyG, such as a SamplerOutput, and a minibatch carries the object. Within a process the
+minibatch has a reference to it. From a worker process, the object's tensors travel as in every message, and the rest of
+the object is pickled.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ _PICKLE = "pickle"  # the name of the pickled bytes in a message; the names of t
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles an object without its tensors, which it collects in `tensors`. A tensor [2, n] of which the object has
-    both rows is collected once, whole.
+    """Pickles an object without its tensors, which are collected in `tensors`, {name: tensor}.
+
+    If the object has both rows of a tensor [2, n], such as row and col of its edges, the tensor is collected once,
+    whole.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -70,12 +72,12 @@ class _Unpickler(pickle.Unpickler):
 
 @dataclass(slots=True, eq=False)
 class Carried(MiniBatch):
-    """A minibatch that carries an object.
+    """A minibatch that carries an object of PyG, such as a SamplerOutput or a Data.
 
     Attributes:
         value: the object.
-        consumers_batch: a weak reference to the batch that the loop got. An Epoch sets it, and keeps this minibatch
-            until the next minibatch.
+        consumers_batch: a weak reference to the batch that the loop got for this minibatch. It tells whether the loop
+            still uses the batch. An Epoch sets it, and keeps this minibatch until the next minibatch.
     """
 
     value: Any = None
@@ -99,7 +101,7 @@ class Carried(MiniBatch):
 
 
 def carried(minibatch: MiniBatch) -> Any:
-    """Return the object that a minibatch carries."""
+    """Return the object that `minibatch` carries; if it came as a message from a worker, unpickle the object."""
     if isinstance(minibatch, Carried):
         return minibatch.value
     extra: Any = minibatch.extra
@@ -111,13 +113,14 @@ def carrying(minibatch: MiniBatch, value: Any) -> Carried:
 
 
 class DrawnOrder(SeedStage):
-    """The start of a chain whose minibatches a sampler of torch has composed. Seeds are positions in the dataset.
+    """The first stage of a chain whose minibatches a sampler of torch has drawn. Seeds are positions in the dataset.
 
     Args:
-        order: int64 [n], the positions of all minibatches, one after the other.
+        order: int64 [n], the seeds of all minibatches, one minibatch after the other.
         offsets: int64 [num_minibatches + 1], where each minibatch begins in `order`.
-        rank, world_size: this rank and the number of ranks, if each rank has its own order. Step i of a rank is
-            minibatch i * world_size + rank.
+        seed: the random seed, from which later stages derive their random keys.
+        rank, world_size: this rank and the number of ranks, if each rank has its own order. The i-th minibatch in
+            `order` then has the index i * world_size + rank.
     """
 
     def __init__(self, order: Tensor, offsets: Tensor, seed: int, rank: int = 0, world_size: int = 1) -> None:
@@ -146,7 +149,7 @@ class DrawnOrder(SeedStage):
 
 
 class PygSample(MiniBatchTransformer):
-    """Call the sampler of a loader for the seeds of a minibatch, which then carries the sampler's output."""
+    """Call the loader's sampler for the seeds of each minibatch. The minibatch then carries the sampler's output."""
 
     _does = "sampling"
 
@@ -169,10 +172,10 @@ class PygSample(MiniBatchTransformer):
 
 
 class PygFetch(FeatureFetcher):
-    """Read the features of a sampler's output, and fill its batch ahead, in a thread of the loader.
+    """Read the features for a sampler's output, and fill its batch, in a thread, before the loop asks for the batch.
 
     Args:
-        fills: whether batches are filled here; otherwise the loop fills them with the features that were read here.
+        fills: False: only the features are read here, and the loop fills the batch with them.
     """
 
     def __init__(self, source: Stage, view: View, fills: bool) -> None:
@@ -199,7 +202,7 @@ class PygFetch(FeatureFetcher):
 
 
 class PygSlice(MiniBatchTransformer):
-    """Make the Data or HeteroData of a sampler's output, and apply the user's transform, in workers."""
+    """Make a Data or HeteroData from a sampler's output and apply the user's transform, in worker processes."""
 
     _does = "gather"
     draws = False
@@ -215,8 +218,8 @@ class PygSlice(MiniBatchTransformer):
 
 @dataclass(frozen=True)
 class InWorker:
-    """The worker_init_fn of worker processes: makes `torch.utils.data.get_worker_info()` return this worker, then calls
-    the user's function.
+    """A worker_init_fn for worker processes: makes `torch.utils.data.get_worker_info()` describe this worker, then
+    calls `fn`, the user's function.
     """
 
     fn: Callable[[int], None] | None

@@ -1,4 +1,4 @@
-"""View: what the batches of a loader are sliced from, and how.
+"""View: makes the batches of a loader: calls the sampler, slices the data, and applies the transform.
 
 It does what `filter_fn` of PyG's loaders does, field by field. The attributes `data`, `transform` and so on of a loader
 are stored in its view, so the next batch sees a change; if workers slice, the next loop does.
@@ -39,14 +39,16 @@ _ONE_AT_A_TIME = threading.Lock()  # held in calls of a user's sampler, which wo
 
 
 class View:
-    """The data of a loader and what is done to its batches; see NodeLoader and LinkLoader for other attributes.
+    """What a loader makes batches with: its sampler, its data and its transforms.
+
+    Attributes that are not listed here are the arguments of NodeLoader and LinkLoader.
 
     Attributes:
         name: the name of the loader's class, for errors.
         sampler: the BaseSampler.
         is_link: whether the seeds are links.
         seed: together with epoch and index of a batch, it seeds the user's own code.
-        features: attributes of the batches that the data does not have.
+        features: a FeatureStore of attributes that batches get and the data does not have.
     """
 
     _data: Any = None
@@ -65,7 +67,7 @@ class View:
 
     @property
     def data(self) -> Any:
-        """What batches are sliced from. Setting it raises ValueError if its rows do not fit its nodes or edges."""
+        """The data from which batches are sliced. Setting it raises ValueError if its rows fit no nodes or edges."""
         return self._data
 
     @data.setter
@@ -104,12 +106,12 @@ class View:
         return {**vars(self), "_form": None}  # a BatchForm has views of the data, which a pickle would copy
 
     def forget(self) -> None:
-        """Drop what was cached of the data; the next batch looks at the data again."""
+        """Drop what earlier batches have cached about the data; the next batch looks at the data again."""
         self._form: BatchForm | None = None  # made at an earlier batch
         self._of_edges: dict[str, bool] = {}  # {name of a tensor: _is_of_edges} of a feature store without types
 
     def look(self) -> None:
-        """Make the BatchForm of the data now, so that threads can fill the first batches ahead."""
+        """Prepare for the present data, so that threads can fill the first batches before the loop asks for them."""
         self._form_of(self.data)
 
     def _form_of(self, data: Any) -> BatchForm:
@@ -120,17 +122,17 @@ class View:
         return form
 
     def for_sampling(self) -> View:
-        """Return a view without what only slicing needs, for workers that do not slice."""
+        """Return a view that can only sample, for workers that do not slice: it has no data and no transforms."""
         view = type(self)(self.name, self.is_link, self.seed)
         view.sampler, view.input_data, view.neg_sampling = self.sampler, self.input_data, self.neg_sampling
         return view
 
     def key(self, minibatch: MiniBatch) -> RngKey:
-        """Return the random key that seeds the user's code behind the sampler, for a minibatch."""
+        """Return the random key for `minibatch` that seeds the user's code after the sampler, such as the transform."""
         return RngKey(self.seed, minibatch.epoch, minibatch.index, 2)
 
     def sampled(self, index: Any, key: RngKey | None = None) -> Any:
-        """Return the sampler's output for the seeds at positions `index`, drawn by `key` if given."""
+        """Return the sampler's output for the seeds at positions `index`. If `key` is given, it decides the draws."""
         inputs, sampler = self.input_data[index], self.sampler
         if isinstance(sampler, NeighborSampler):
             if self.is_link:
@@ -156,11 +158,14 @@ class View:
         return " ".join(digests)
 
     def transformed(self, batch: Any) -> Any:
-        """Return the batch after the user's transform."""
+        """Apply the user's transform to the batch, and return the result."""
         return batch if self.transform is None else self.transform(batch)
 
     def fill_ahead(self, out: Any) -> None:
-        """Fill the batch of a sampler's output before the loop asks for it; called in a background thread."""
+        """Fill the batch of `out`, a sampler's output, in a background thread; store it as `out.ahead`.
+
+        If the batch cannot be filled here, or an error is raised, do nothing: `sliced` then fills it.
+        """
         form = self._form
         if form is None or self.transform_sampler_output or not form.fits(out):
             return
@@ -170,7 +175,7 @@ class View:
             out.ahead = ahead
 
     def feature_names(self, domain: str) -> Any:
-        """Return the names of the features of nodes or edges; with types {type: names}."""
+        """Return the names of the features of nodes or edges; with types {type: names}; None if there are none."""
         types = self.features.types(domain)
         names = {key: self.features.names(domain, key) for key in types}
         return names.get(None) if None in names else names or None
@@ -190,7 +195,10 @@ class View:
         return requests
 
     def sliced(self, out: Any) -> Any:
-        """Return the batch before the user's transform."""
+        """Return the batch of `out`, a sampler's output, before the user's transform.
+
+        If the batch was filled ahead, bring it up to date and return it; otherwise fill it now.
+        """
         form, ahead = self._form, getattr(out, "ahead", None)
         if ahead is not None:
             del out.ahead
@@ -216,7 +224,7 @@ class View:
         return batch
 
     def _fill_features(self, batch: Any, out: Any) -> None:
-        """Set the rows of the features in a batch; read them here unless a stage has read them."""
+        """Set the rows of the features in `batch`. If no stage has read them before, read them here."""
         read = getattr(out, "feature_rows", None)
         if read is None or self.transform_sampler_output:
             requests = self.requests_of(out)
@@ -244,7 +252,7 @@ class View:
         self._set_seeds(batch, out.metadata)
 
     def _set_sampled(self, batch: Any, out: Any, sampled: SampledIds) -> None:
-        """Set the sampled ids, the trees and the counts of hops in a batch."""
+        """Set in `batch` the ids of the sampled nodes and edges, the tree of each node, and the counts of each hop."""
         stores = {store._key: store for store in (*batch.node_stores, *batch.edge_stores)}  # batch[group] takes longer
 
         def store_of(group: Any) -> Any:
@@ -263,7 +271,7 @@ class View:
                 store_of(group)._orig_edge_index = torch.stack((row, orig_cols[group]))
 
     def _of_rows(self, kind: type, counts: Any, ends: Any, rows: Any) -> Any:
-        """Return a batch of what `_read` returns."""
+        """Build a batch, of the class `kind` or `custom_cls`, from counts, ends and rows as `_read` returns them."""
         batch = (self.custom_cls or kind)()
         for group, count in counts.items():
             (batch if group is None else batch[group]).num_nodes = count
@@ -274,11 +282,11 @@ class View:
         return batch
 
     def _read(self, out: Any, sampled: SampledIds) -> tuple[Any, Any, Any]:
-        """Return (counts, ends, rows) of a batch, if the data is no Data or HeteroData. From a pair of stores, read the
-        rows of nodes by their ids, and the rows of edges by their edge ids.
+        """Read the nodes and edges of a batch from a pair of stores; for data that is neither a Data nor a HeteroData.
 
         Returns:
-            {node type: number of nodes, None to leave it out}, {edge type: (row, col)}, {(domain, type, name): rows}.
+            (counts, ends, rows): {node type: number of nodes, None to leave it out}, {edge type: (row, col)}, {(domain,
+            type, name): rows of the sampled nodes or edges}.
         """
         (features, graph), (nodes, ends, edges) = self.data, sampled
         attrs, counts = {}, {}
@@ -301,8 +309,10 @@ class View:
         return counts, {edge_type: ends[edge_type] for edge_type in edge_types if edge_type in ends}, rows
 
     def _is_of_edges(self, attr: Any) -> bool:
-        """Return whether a tensor of a feature store belongs to edges. Without types the group is None for nodes and
-        edges, and the number of rows decides; if there are as many nodes as edges, the name decides, as in a Data.
+        """Return whether a tensor of a feature store belongs to edges.
+
+        With types, its group is an edge type. Without types the group is None for nodes and edges, and the number of
+        rows decides; if there are as many nodes as edges, the name decides, as in a Data.
         """
         group, name = attr.group_name, attr.attr_name
         if group is not None or not isinstance(self.sampler, NeighborSampler) or self.sampler.is_hetero:
@@ -314,7 +324,7 @@ class View:
         return self._of_edges[name]
 
     def _edge_ids(self, edge_type: Any, ids: Any) -> Any:
-        """Return the columns of `edge_index` for the edge ids of a sampler's output."""
+        """Convert the edge ids of a sampler's output to columns of `edge_index`. None stays None."""
         order = self.sampler.edge_permutation
         if isinstance(order, Mapping):
             order = order.get(edge_type)
@@ -349,12 +359,12 @@ class View:
 
 
 def _by_type(out: Any, value: Any) -> dict[Any, Any]:
-    """Return {type: value} for a field of a sampler's output; without types {None: value}."""
+    """Return a field `value` of a sampler's output as {type: value}; without types as {None: value}."""
     return {**(value or {})} if isinstance(out, HeteroSamplerOutput) else {None: value}
 
 
 def refuse_sampler_of_one_type(where: str, sampler: Any) -> None:
-    """Refuse a sampler that does not know seeds of several node types."""
+    """Raise TypeError if the sampler takes seeds of one node type only."""
     if getattr(type(sampler), "sample_from_nodes", None) is not NeighborSampler.sample_from_nodes:
         raise TypeError(
             f"{where}: input_nodes is a dict, but {type(sampler).__name__} samples for seeds of one type; only "

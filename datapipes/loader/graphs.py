@@ -23,11 +23,16 @@ def gpus_of(graph: Graph) -> list[torch.device]:
 
 
 def single_line(graph: Graph) -> list[Stage]:
-    """Return the stages behind the start or the last join, in the order of the flow: each has one source."""
+    """Return the stages behind the last join, or behind the start if there is no join, in the order of the flow. Each
+    of them has one source.
+    """
     return [stage for stage in reversed(line_before(graph.root)) if len(stage.sources) == 1]
 
 
 def planned_elsewhere(graph: Graph) -> set[int]:
-    """Return {id(stage)} of the stages before a loader that is itself a stage of `graph`: it has a plan for them."""
+    """Return {id(stage)} of the stages that another loader runs.
+
+    A chain may contain a loader as one of its stages. That loader has a plan of its own for the stages before it.
+    """
     loaders = [stage for stage in graph.find(StreamStage) if stage._plans_its_source]
     return {id(stage) for loader in loaders for stage in StageGraph(loader.source)}

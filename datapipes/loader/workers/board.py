@@ -1,10 +1,12 @@
-"""The board: shared memory in which each worker process writes the tasks it is making.
+"""The board: shared memory in which each worker process writes its tasks (minibatches that it is making).
 
 When a worker dies, its row says which tasks it was making; the death is charged to the minibatches of these tasks. Only
 the worker writes its row, but the pool clears the row before it starts the worker. A row is a few cache lines of int64
-numbers: whether the worker is ready, then an entry for each task that it can be making at once. No lock is needed: the
-pool reads the row of an ended process, or reads a row only for the text of a message. An entry is valid only once its
-last number is written, so a worker that is killed while it writes an entry leaves no half entry.
+numbers: whether the worker is ready, then an entry for each task that it can be making at once.
+
+No lock is needed. The pool relies on a row only after its process has ended; it reads other rows only for texts of
+messages. An entry is valid only once its last number is written, so a worker that is killed while it writes an entry
+leaves no half entry.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _CACHE_LINE = 8
 
 
 class Row(NamedTuple):
-    """The content of a worker's row.
+    """What a worker has written into its row of the board.
 
     Attributes:
         tasks: the tasks that the worker is making, the oldest first.
@@ -75,7 +77,7 @@ class OwnRow:
         self._first[_READY] = 1
 
     def begin(self, task: Task) -> None:
-        """Record that this worker begins a task, and the time, by a clock that all processes share."""
+        """Record that this worker begins a task, and when, by a clock that all processes share."""
         number = self._with[task] = self._free.pop()
         entry = self._entries[number]
         entry[:_SINCE] = task

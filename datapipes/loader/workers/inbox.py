@@ -1,4 +1,6 @@
-"""Inbox: outcomes of worker processes arrive here unless they come through a ShmChannel."""
+"""Inbox: receives the outcomes of worker processes (minibatches, drops and errors) unless they come through a
+ShmChannel.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _SENDER_GONE = (ConnectionError, FileNotFoundError, EOFError)  # fetching tensor
 
 
 class Inbox:
-    """Channels of any kind, each with a thread that waits for its messages."""
+    """Receives messages from channels of any class. A thread for each channel waits for its messages."""
 
     def __init__(self) -> None:
         self._arrived: queue.SimpleQueue[Message | BaseException] = queue.SimpleQueue()
@@ -32,7 +34,11 @@ class Inbox:
         self._threads: list[threading.Thread] = []
 
     def listen(self, channel: ChannelBase, sender: Any = None) -> None:
-        """Receive messages from one more channel; if `sender`, a process, is given, until that process has ended."""
+        """Receive messages from one more channel.
+
+        Args:
+            sender: the process that sends. The inbox listens until this process has ended; with None, until `close`.
+        """
         if sender is None:
             self._channels.append(channel)
         thread = EndingThread(_listen, (channel, self._arrived, self._ended, sender), name="datapipes-inbox")

@@ -1,6 +1,7 @@
-"""An outcome on its way from a worker process: one message with a label, or several if the outcome is too large.
+"""Turn an outcome (a minibatch, a drop or an error) into messages of a worker process, and back.
 
-A label is a tensor of integers under a key of its own, so that any channel can carry it.
+An outcome is one message with a label, or several if it is too large for one. A label is a tensor of integers under a
+key of its own, so that any channel can carry it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,14 @@ class Label(NamedTuple):
 def to_messages(
     outcome: Outcome, loader_id: int, life: int, stages: Sequence[str], most_bytes: int | None
 ) -> Iterator[Message]:
-    """Yield the messages that carry an outcome. Each takes at most `most_bytes` in the channel; None: no limit."""
+    """Yield the messages that carry an outcome: a minibatch, a drop or an error.
+
+    Args:
+        loader_id: a random number that tells this loader's messages from another loader's.
+        life: how often a worker of this index was started before.
+        stages: the labels of the chain's stages; a message names a stage by its position here.
+        most_bytes: the most bytes that a message takes in the channel. None: there is no limit.
+    """
     kind, body = MADE, {}
     if outcome.error is not None:
         kind, body = FAILED, error_to_message(outcome.error)
@@ -84,7 +92,10 @@ def num_bytes_of(message: Message) -> int:
 
 
 def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bool]]:
-    """Yield (message, whether it is the last). Each has pieces of the flattened tensors, and PLACES for the pieces."""
+    """Split `tensors` into messages of at most about `most_bytes`. Yield (message, whether it is the last).
+
+    A message has pieces of the flattened tensors under "0", "1", ..., and under PLACES the position of each piece.
+    """
     part: Message = {}
     places: list[list[int]] = []
     left = most_bytes = max(most_bytes - 2 * _OVERHEAD, 4 * _OVERHEAD)
@@ -108,7 +119,7 @@ def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bo
 
 @dataclass
 class _Whole:
-    """A message that arrives in parts."""
+    """An outcome whose message arrives in parts: the tensors that were put together so far."""
 
     life: int
     extra: Message

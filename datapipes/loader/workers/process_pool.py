@@ -57,8 +57,9 @@ class ProcessPool(Pool):
     """Processes that make minibatches of the chain that ends in `root`.
 
     Args:
-        number: the id of the loader in messages, by which they are told from the messages of another loader.
-        chain: (root, worker_init_fn); packed, unless workers are forked.
+        root: the last stage before the cut.
+        number: a random id of this loader. It tells the loader's messages from those of other loaders.
+        chain: (root, worker_init_fn), in pickled form unless workers are forked.
         context: how processes are started.
         pin: whether minibatches are copied to a GPU from the channel's memory.
     """

@@ -153,7 +153,7 @@ class _Sender:
             self._tell(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
 
     def _tell(self, outcome: Outcome) -> None:
-        """Send an outcome without a minibatch through the pipe, past the channel."""
+        """Send an outcome that has no minibatch (a drop or an error) through the pipe, not through the channel."""
         (message,) = to_messages(outcome, self._start.loader_id, self._start.life, self._stages, None)
         _tell(self._start.connection, {"outcome": {name: part.tolist() for name, part in message.items()}})
 

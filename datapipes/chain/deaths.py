@@ -1,4 +1,5 @@
-"""Deaths of a pool's workers: charged to the minibatches that were being made, or to the start of the worker.
+"""Deaths of a pool's workers. A death is charged to the minibatches that the worker was making, or to the start of the
+worker. Too many deaths charged to one minibatch, or to one start, end the epoch.
 
 The death of a waiting worker is charged to nothing, however often it happens.
 """

@@ -92,8 +92,8 @@ def functional_name(cls: type) -> str:
 
 
 def names_of(cls: type) -> set[str]:
-    """Return the functional names that find a stage of this class: its own name, and the registered name of its
-    nearest base.
+    """Return the functional names by which `cls` is found in a chain: its own name, and the registered name of its
+    nearest base class.
     """
     nearest = next((name for base in cls.__mro__ if (name := _registered(base)) is not None), None)
     return {functional_name(cls), *([] if nearest is None else [nearest])}

@@ -186,7 +186,9 @@ class OffLoopThreads:
 
 
 def threads_here() -> OffLoopThreads | None:
-    """Return the OffLoopThreads beside the event loop of this thread. None: there are none, as beside a user's loop."""
+    """Return the threads beside the event loop that runs in this thread. None: the loop has none, as a user's loop; or
+    no loop runs here.
+    """
     threads: OffLoopThreads | None = getattr(_here, "threads", None)
     return threads
 

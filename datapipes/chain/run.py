@@ -91,8 +91,8 @@ class Run(Iterator[MiniBatch]):
             return self._next()
 
     def _in_turn(self) -> threading.RLock:
-        """Return the lock that a thread holds while it begins or reads the epoch. It is an RLock, since the function of
-        a stage may read its own chain.
+        """Return the lock that a thread holds while it begins or reads the epoch. It is an RLock, since a user's
+        function in the chain may read the same chain again.
         """
         if os.getpid() != self._process:  # the thread whose turn it was does not exist in a forked child
             self._process, self._turn = os.getpid(), threading.RLock()
@@ -140,7 +140,11 @@ class Run(Iterator[MiniBatch]):
             ) from None
 
     def _record_delivery(self, step: int) -> None:
-        """Record that `step` was delivered; so every step <= step - window was delivered or dropped before."""
+        """Record that `step` was delivered.
+
+        The chain's `window` bounds how far steps come out of order: every step <= step - window was delivered or
+        dropped before.
+        """
         if step == self.next_step and not self.ahead:  # in order
             self.next_step += 1
             return

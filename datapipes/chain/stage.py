@@ -94,7 +94,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         Path(path).write_text(as_svg(*self._shown()), encoding="utf-8")
 
     def _shown(self) -> tuple[str, Iterable[Stage]]:
-        """Return the title and the stages that `explain` shows."""
+        """Return (title, stages): what `explain` shows."""
         return "the chain as built", StageGraph(self)
 
     def mark_end(self: _S) -> _S:
@@ -356,7 +356,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
 
 
 def _chain_or_apply(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let one name be both `transform(minibatch)`, a stage's own method, and `transform(fn)`, the functional form."""
+    """Let `transform(minibatch)` call `method`, and `transform(fn)` chain `fn` behind the stage."""
 
     @functools.wraps(method)
     def transform(self: MiniBatchTransformer, *args: Any, **kwargs: Any) -> Any:

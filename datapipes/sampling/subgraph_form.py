@@ -29,7 +29,8 @@ FORMS = ("directional", "bidirectional", "induced")
 
 
 class SubgraphForm:
-    """Makes the result for subgraph_type "bidirectional" or "induced", one Block in place of the hops.
+    """Replaces the sampled hops by one Block (one for each edge type): the result for subgraph_type "bidirectional" or
+    "induced".
 
     Args:
         form: "bidirectional" or "induced".
@@ -53,7 +54,9 @@ class SubgraphForm:
             self.plan = replace(plan, edge_types=self.edge_types, fanouts=everything, replace=False, only_new=False)
 
     def question(self, sampled: Sampled, rng: RngKey, trees: SeedTrees | None) -> tuple[Any, ...] | None:
-        """Return the arguments of `graph.hops` that ask for the edges among the nodes; None if they are not needed."""
+        """Return the arguments for `graph.hops` with which it returns all edges among the sampled nodes. None: these
+        edges are not needed.
+        """
         if self.plan is None:
             return None
         nodes, groups = sampled.nodes, sampled.groups
@@ -139,9 +142,10 @@ def _sizes(nodes: Mapping[Any, Tensor], edge_type: Any) -> tuple[int, int]:
 
 
 def _among(block: Block, num_src: int, num_dst: int) -> Block:
-    """Return the Block of a hop that was drawn for all nodes, without the edges from newly found sources.
+    """Return `block` without the edges whose sources are none of the first `num_src` nodes.
 
-    The new sources have the local ids from `num_src` on.
+    The block is a hop that was drawn for all nodes of a sample. The local ids from `num_src` on are sources that this
+    hop has newly found.
     """
     keep = block.indices < num_src
     before = torch.cat((torch.zeros(1, dtype=torch.int64), keep.cumsum(0)))
@@ -174,6 +178,6 @@ def _merged(
 
 
 def _grouped(pairs: Tensor, num_nodes: int) -> Tensor:
-    """Return the stable order that sorts pairs by destination."""
+    """Return the permutation, int64 [n], that sorts pairs by destination. Equal destinations keep their order."""
     sources, destinations = pairs.contiguous().numpy()
     return torch.from_numpy(_core.coo_to_csc(sources, destinations, num_nodes)[2])

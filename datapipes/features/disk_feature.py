@@ -109,7 +109,7 @@ class DiskFeature(StoredFeature):
     # --- the open file
 
     def _use_descriptor(self) -> None:
-        """Open the file in this process, and check that it is the file that was opened first."""
+        """Open the file in this process, and check that it is the same file as when the feature was built."""
         file = open_regular(self.path)
         with file:
             self._refuse_change(file.fileno())
@@ -122,7 +122,9 @@ class DiskFeature(StoredFeature):
         weakref.finalize(self, os.close, self._descriptor)
 
     def _open_direct(self) -> int | None:
-        """Return a descriptor that reads past the page cache; None if that is not wanted or not allowed."""
+        """Return a descriptor that reads past the page cache (O_DIRECT). None: that is not wanted, or the disk does not
+        allow it.
+        """
         is_wanted = self._file.st_size > _core.memory_left()[0] if self._direct is None else self._direct
         if not is_wanted:
             return None

@@ -68,11 +68,15 @@ class Feature(ABC):
         return int(ids.shape[0]) * math.prod(self.shape) * self.dtype.itemsize
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids` as they are stored, by default the result of `read`; `_decode` gives values."""
+        """Return the rows at `ids` as they are stored, from which `_decode` makes values. By default the result of
+        `read`.
+        """
         return self.read(ids) if out is None else self.read(ids, out)
 
     def _decode(self, rows: Tensor) -> Tensor:
-        """Return the values of stored rows [n, *shape], with the same bits as from `read`."""
+        """Return the values of `rows`, [n, *shape], which `_read_stored` returned. They have the same bits as from
+        `read`.
+        """
         return rows
 
     def update(self, ids: Tensor, values: Tensor) -> None:
@@ -235,7 +239,8 @@ _caches: set[weakref.ref[Any]] = set()  # its operations are atomic, so threads 
 
 
 def note_cache(cache: Any) -> None:
-    """Let `update` of `cache.feature` notify `cache`, as long as the cache lives.
+    """Register a cache, so that `update` of the feature `cache.feature` tells it which rows have changed. The
+    registration ends with the cache.
 
     `update` calls `cache._forget(ids)`, which drops the rows and returns the ids to read again, and `cache._keep(ids)`,
     which reads and keeps the rows at those ids.

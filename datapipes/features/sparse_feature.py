@@ -168,7 +168,7 @@ class SparseFeature(Feature):
 
 
 def _check_entries(indptr: Tensor, indices: Tensor, num_columns: int) -> None:
-    """Raise unless `indptr` and `indices` are rows in CSR form."""
+    """Raise unless `indptr` and `indices` are valid rows in CSR form, with columns in [0, num_columns)."""
     num_entries = int(indices.shape[0])
     ends = indptr[[0, -1]].tolist() if indptr.shape[0] > 0 else []
     if ends != [0, num_entries]:

@@ -299,8 +299,7 @@ class ShmChannel(ChannelBase):
 
 
 def _attached(kind: type[ShmChannel], descriptor: Any) -> ShmChannel:
-    """Return another process's channel, when it is unpickled here. `descriptor` is what multiprocessing has passed on.
-    """
+    """Return another process's channel, when it is unpickled here. `descriptor` is what multiprocessing passed on."""
     return kind.from_descriptor(descriptor.detach())
 
 

@@ -47,7 +47,7 @@ class Bottleneck(NamedTuple):
 
     @property
     def short(self) -> str:
-        """The cause and, if there is one, the stage to blame, as a short text."""
+        """The bottleneck as a short text: its cause and, if there is one, the stage to blame."""
         return " ".join(dict.fromkeys(word for word in (self.cause, self.stage) if word))
 
 

@@ -61,7 +61,8 @@ class LaneFacts:
     Attributes:
         workers: number of threads or processes of the lane.
         pool: "process" or "thread" if `num_workers` sets their number; "" otherwise.
-        waiting: the name under which waits for its minibatches are counted; "" for the consumer's lane.
+        waiting: the name under which the time is counted that a reader waits for this lane's minibatches; "" for the
+            consumer's lane.
     """
 
     title: str
@@ -131,7 +132,7 @@ class Facts(dict[str, Counts]):
         return cls(rows, title, processors, batch_size, tuple(described), os.getpid(), tuple(samples))
 
     def count(self, name: str, key: str = "seconds") -> float:
-        """Return the count `key` in the row `name`; 0 if there is no such row or count."""
+        """Return the count `key` among the counts of `name`, such as a stage's label; 0 if there is no such count."""
         return self.get(name, {}).get(key, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Rewrite passes and refusals for chains that copy to a GPU.
+"""The passes (rewrites and checks) of the DataLoader for chains that copy to a GPU.
 
 Other chains stay as they are. passes.py has the order of the passes.
 """
@@ -44,8 +44,8 @@ class Passage(StreamStage):
 def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with FeatureFetchers moved from right before a copy to a GPU to right behind the copy.
 
-    A fetcher is moved only if the cut is the default and all its features can be read with ids on the GPU. Without
-    triton, one of its features must also lie in GPU memory.
+    A fetcher is moved only if the option `cut` has its default and all features of the fetcher can be read with ids on
+    the GPU. Without triton, one of its features must also lie in GPU memory.
     """
     if options.cut != LoaderOptions.cut:
         return graph
@@ -101,8 +101,11 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with an Overlap or a Passage between asynchronous stages and a copy to a GPU behind them. The copy
-    then runs in the thread that takes the minibatch, and not beside the event loop.
+    """Return `graph` in which a copy to a GPU is parted from asynchronous stages before it. The copy then runs in the
+    thread that takes the minibatch, and not beside the event loop.
+
+    The stage in between is an Overlap, which reads ahead in a thread; with overlap=False it is a Passage, which does
+    not.
 
     Raises:
         ValueError: Sources are joined behind the copy, or an asynchronous stage stands behind the copy.
@@ -209,7 +212,9 @@ def overlap_with_copies(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def wait_at_the_end(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a WaitForGpu at its end if it copies to a GPU."""
+    """Return `graph` with a WaitForGpu at its end if a stage of it copies to a GPU. That stage waits for the GPU when
+    an epoch ends.
+    """
     return StageGraph(WaitForGpu(graph.root)) if any(map(copies_to_gpu, graph)) else graph
 
 
@@ -228,7 +233,9 @@ class WaitForGpu(StreamStage):
 
 
 def wait_for_gpus(graph: Graph) -> None:
-    """Wait for the copies and reads of a graph, then raise the first IndexError (ids without rows) among them."""
+    """Wait for the copies and reads that stages of `graph` have queued on GPUs. Then raise the first of their
+    IndexErrors (ids without rows), if any.
+    """
     waits = [stage._finish for stage in graph.find(CopyTo)]
     wait_for_all(waits + [stage._finish_reads for stage in graph.find(FeatureFetcher)])
 

@@ -1,4 +1,4 @@
-"""Queries on graphs that several passes share."""
+"""Functions that find stages of a graph, shared by several passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Graph = StageGraph[Stage]
 
 
 def copies_to_gpu(stage: Stage) -> bool:
-    """Return whether `stage` is a CopyTo a CUDA device."""
+    """Return whether `stage` is a CopyTo whose device is a CUDA device."""
     return isinstance(stage, CopyTo) and stage.device.type == "cuda"
 
 

@@ -70,7 +70,7 @@ class Prefetcher(StreamStage):
 
     @property
     def _thread_name(self) -> str:
-        """Return the name of the thread, unique within the chain."""
+        """Return the name of this Prefetcher's thread, unique within the chain."""
         return f"{THREADS}-{self._number}"
 
     @property

@@ -138,7 +138,11 @@ class Watch:
         self.next_look = now + self._every_s
 
     def look(self, now: float) -> None:
-        """Add the times since the last look to `epochs`, and take a sample of the memory."""
+        """Look at the processes: add the times since the last look to `epochs`, and store how much memory is in use.
+
+        Args:
+            now: time.monotonic().
+        """
         since, used, idle = self._looked
         self.begin()
         self.epochs["watched_seconds"] += now - since

@@ -40,7 +40,8 @@ class Row(NamedTuple):
 
 
 class Board:
-    """The rows of all workers, as the pool reads them.
+    """The board as the pool reads it. It has a row for each worker, with the tasks (minibatches) that the worker is
+    making.
 
     Args:
         tasks_each: how many tasks a worker can be making at once.
@@ -53,11 +54,11 @@ class Board:
         self.packed = pack(self._rows)  # for the way to a worker
 
     def clear(self, worker: int) -> None:
-        """Clear the row of a worker before it starts."""
+        """Clear a worker's row of the board. Call it before the worker starts."""
         self._rows[worker] = 0
 
     def row(self, worker: int) -> Row:
-        """Return the content of a worker's row."""
+        """Return what a worker has written into its row of the board."""
         first, *entries = self._rows[worker].view(-1, _ENTRY).tolist()
         begun = sorted((entry for entry in entries if entry[_SINCE] != 0), key=lambda entry: entry[_SINCE])
         seconds = (time.monotonic_ns() - begun[0][_SINCE]) / 1e9 if begun else 0.0
@@ -65,7 +66,7 @@ class Board:
 
 
 class OwnRow:
-    """A worker's own row, as the worker writes it. Several of its threads may begin and end tasks."""
+    """A worker's own row of the board, which it writes. Several threads of the worker may begin and end tasks."""
 
     def __init__(self, board: Packed, worker: int) -> None:
         self._first, *self._entries = board.unpack()[worker].view(-1, _ENTRY).numpy()
@@ -73,7 +74,7 @@ class OwnRow:
         self._with: dict[Task, int] = {}  # {task: index of its entry}
 
     def ready(self) -> None:
-        """Record that this worker can make minibatches."""
+        """Record on the board that this worker can make minibatches."""
         self._first[_READY] = 1
 
     def begin(self, task: Task) -> None:

@@ -47,7 +47,7 @@ class Inbox:
         thread.start()
 
     def get(self, timeout: float) -> Message | None:
-        """Return the next message; None after `timeout` seconds."""
+        """Return the next message of any channel; None if no message came within `timeout` seconds."""
         try:
             message = self._arrived.get(timeout=timeout)
         except queue.Empty:
@@ -57,7 +57,7 @@ class Inbox:
         return message
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening to the channels."""
         self._ended.set()
         for channel in self._channels:  # a thread may wait in recv without a limit
             if not isinstance(channel, MpChannel):
@@ -102,7 +102,9 @@ def _listen(
 
 
 def _lives_on(sender: Any, ended: threading.Event) -> bool:
-    """Return whether a sender stays alive for LOOK_S seconds, since a killed process may take a moment to end."""
+    """Return whether the process `sender` is still alive after LOOK_S seconds; a killed process may take a moment to
+    end. Return False as soon as `ended` is set.
+    """
     ends = time.monotonic() + LOOK_S
     while time.monotonic() < ends:
         if not _lives(sender) or ended.wait(0.05):

@@ -2,7 +2,7 @@
 
 Without asynchronous stages it makes one minibatch after another. With asynchronous stages, a separate thread takes the
 tasks, so that the worker goes on taking them while minibatches are in flight and while an outcome is being sent. The
-first ready outcome is yielded first, and the dispatcher restores the order.
+outcome that is ready first is yielded first. The dispatcher, which gives out the tasks, restores the order.
 """
 
 from __future__ import annotations
@@ -103,5 +103,5 @@ class _NewCalls(StageClock):
         """Do nothing. The base class would add up the calls here; this class leaves them for `take`."""
 
     def take(self) -> list[CallRecord]:
-        """Return the calls since the last `take`."""
+        """Return the calls of stages since the last `take`."""
         return [CallRecord(*self._fresh.popleft()) for _ in range(len(self._fresh))]

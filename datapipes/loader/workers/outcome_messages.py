@@ -30,7 +30,7 @@ _OVERHEAD = 192  # bytes that a tensor takes in a channel beyond its values: its
 
 
 class Label(NamedTuple):
-    """The outcome that a message belongs to.
+    """The label of a message: it says to which outcome (a minibatch, a drop or an error) the message belongs.
 
     Attributes:
         loader_id: A random number that tells this loader's messages from another loader's.
@@ -50,7 +50,7 @@ class Label(NamedTuple):
 
     @property
     def task(self) -> Task:
-        """The task of the outcome."""
+        """The task (the minibatch to be made) to whose outcome the message belongs."""
         return Task(self.generation, self.epoch, self.number)
 
 
@@ -86,7 +86,7 @@ def to_messages(
 
 
 def num_bytes_of(message: Message) -> int:
-    """Return a bound on the bytes that a message takes in a channel, its label included."""
+    """Return an upper bound of the bytes that a message takes in a channel, its label included."""
     dense = {key: tensor for key, tensor in message.items() if tensor.layout == torch.strided}  # channels refuse others
     return _OVERHEAD + sum(tensor.nbytes + _OVERHEAD + len(key.encode()) for key, tensor in dense.items())
 
@@ -136,7 +136,7 @@ class _Whole:
 
 
 class Opener:
-    """Turns the messages of all workers into outcomes."""
+    """Turns the messages of all workers back into outcomes: minibatches, drops and errors."""
 
     def __init__(self, loader_id: int, stages: Sequence[str]) -> None:
         self._loader_id = loader_id
@@ -144,7 +144,7 @@ class Opener:
         self._whole: dict[int, _Whole] = {}  # {worker: its incomplete outcome}
 
     def open(self, message: Message) -> tuple[Label, Outcome | None]:
-        """Return (label, outcome); the outcome is None unless this message completes it.
+        """Return (label, outcome) of a message. The outcome is None if further messages of it must come.
 
         Raises:
             RuntimeError: The message is not from a worker of this loader.
@@ -165,7 +165,7 @@ class Opener:
         return label, self._outcome(label, body)
 
     def forget(self, worker: int) -> None:
-        """Drop the incomplete outcome of a worker."""
+        """Drop what has arrived of a worker's incomplete outcome, since the worker has died."""
         self._whole.pop(worker, None)
 
     def _label_of(self, message: Message) -> Label:

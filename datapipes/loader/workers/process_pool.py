@@ -233,8 +233,8 @@ class ProcessPool(Pool):
 
     @contextmanager
     def _ending_with_channel(self) -> Iterator[None]:
-        """If the code in the `with` statement finds the loader's own channel damaged, end the workers. The next epoch
-        starts other workers, with a new channel.
+        """Context manager: if the code in its `with` block finds the loader's own channel damaged, end the workers. The
+        next epoch starts other workers, with a new channel.
         """
         try:
             yield
@@ -278,7 +278,7 @@ class ProcessPool(Pool):
         return True
 
     def _look(self) -> None:
-        """Read the workers' messages in the pipes, and check that the workers live."""
+        """Read the messages that workers have sent through their pipes, and check that the workers live."""
         self._looked = time.monotonic()
         for number, worker in enumerate(self._workers):
             for said in worker.messages():

@@ -44,7 +44,7 @@ class MakingHere(dict[Task, float]):
 
 
 class _State:
-    """State that the threads share with the pool. It has no reference to the pool, so the pool can be collected."""
+    """State that the worker threads share with the pool. It does not refer to the pool, which may be collected."""
 
     def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream]) -> None:
         self.root, self.init, self.streams = root, options.worker_init_fn, streams

@@ -100,7 +100,7 @@ class WorkerHandle(ChildProcess):
         self.send_rest()
 
     def forget_tasks(self) -> None:
-        """Drop the tasks that were not sent yet."""
+        """Drop the tasks that were not sent to the worker yet."""
         with self._sending:
             self._unsent = deque((is_task, how) for is_task, how in self._unsent if not is_task)
 

@@ -93,7 +93,7 @@ class _Tasks:
         self.channel: ShmChannel | None = None
 
     def take(self) -> Task | None:
-        """Wait for a task; None means stop."""
+        """Wait for a task and return it. None: the worker is to stop."""
         try:
             while not self._ended:
                 while self._connection.poll(0):  # read all messages first: they may make waiting tasks stale
@@ -136,7 +136,7 @@ class _Tasks:
 
 
 class _Sender:
-    """Sends outcomes; asks the pool for a channel if there is none yet."""
+    """Sends a worker's outcomes to the pool. If there is no channel yet, asks the pool for one."""
 
     def __init__(self, start: Start, tasks: _Tasks, stages: list[str]) -> None:
         self._start = start

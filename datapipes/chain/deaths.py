@@ -30,7 +30,9 @@ class Deaths:
         self._at_start: Counter[int] = Counter()  # consecutive deaths since the last outcome, by worker
 
     def forget(self, task: Task) -> None:
-        """Note that `task` has an outcome: workers can start, and the deaths charged to its minibatch are forgotten."""
+        """Forget the deaths charged to the minibatch of `task`, and those charged to starts of workers. Called when
+        `task` has an outcome.
+        """
         self._at_start.clear()
         self._of_tasks.pop((task.epoch, task.index), None)
 

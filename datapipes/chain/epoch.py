@@ -53,7 +53,7 @@ class EpochContext:
     drops: Counter[str] = field(default_factory=Counter)
 
     def steps(self, num_steps: int) -> Iterable[int]:
-        """Return the steps of this rank that are still wanted, in order."""
+        """Return the steps below `num_steps` that this rank still wants, in order."""
         ahead = frozenset(self.position.ahead)
         return filterfalse(ahead.__contains__, range(self.position.step, num_steps))
 

@@ -16,7 +16,7 @@ from datapipes.chain.stage_base import CarrierBase, StageBase
 
 @dataclass
 class Lane:
-    """Stages that run one after the other in one thread."""
+    """A lane: stages that run one after the other in one thread, or so in each of several workers."""
 
     title: str
     stages: list[StageBase] = field(default_factory=list)

@@ -22,7 +22,7 @@ _names: dict[type, str] = {}  # {stage class: functional name}; every call of a 
 
 
 class FunctionalForms:
-    """Base of all stages; `register_stage` adds its methods to this class."""
+    """Base of all stages. For each functional form, `register_stage` adds a method to this class."""
 
 
 def register_stage(name: str) -> Callable[[_Class], _Class]:

@@ -37,7 +37,7 @@ _users: set[weakref.ref[InputUser]] = set()  # its operations are atomic, so thr
 
 
 def note_user(user: InputUser) -> None:
-    """Let `refuse_while_read` ask `user` as long as it lives."""
+    """Register `user`, so that `refuse_while_read` asks `user` what it reads, as long as `user` lives."""
     _users.add(weakref.ref(user, _users.discard))
 
 

@@ -28,7 +28,7 @@ class Making(Protocol):
     """A record in which a worker writes the tasks that it is making."""
 
     def begin(self, task: Task) -> None:
-        """Record that a task begins."""
+        """Record that the worker begins a task."""
 
     def end(self, task: Task) -> None:
         """Record that a task is finished. May be called more than once for a task."""

@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
 
     @property
     def waiting(self) -> str:
-        """The name under which the time that a reader waits for the stage's minibatches is counted."""
+        """The name under which the time is counted that a reader waits for this stage's minibatches."""
         return f"{WAITING}{self.label}"
 
 

@@ -42,13 +42,13 @@ class Outcome:
 
 
 class Death(NamedTuple):
-    """The end of a worker that nobody asked for.
+    """The unexpected end of a worker.
 
     Attributes:
-        how: how it ended, in words.
-        tasks: the tasks that it was making, the oldest first; () if it was idle or not ready yet.
-        was_ready: False if it was still starting.
-        by_signal: whether a signal ended it; True also if its exit status is unknown.
+        how: how the worker ended, in words.
+        tasks: the tasks that the worker was making, the oldest first; () if it was idle or not ready yet.
+        was_ready: False if the worker was still starting.
+        by_signal: whether a signal ended the worker; True also if its exit status is unknown.
     """
 
     worker: int

@@ -243,7 +243,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self.close()
 
     def _position(self) -> Position:
-        """Return the position at which a run would begin now."""
+        """Return the position (epoch and step) at which a run of this stage would begin now."""
         position = Position(self._next_epoch) if self._pending is None else parse_state(self, self._pending)
         if position.ended and self._run is not None and not self._run.empty_after_end:
             position = Position(position.epoch + 1, node_state=position.node_state, after_end=True)
@@ -378,7 +378,7 @@ class StreamStage(CarrierBase, Stage):
 
 
 class _EpochIterator(Iterator[MiniBatch]):
-    """One epoch of a stage. Once the stage has begun another epoch, this iterator raises and never reads that epoch."""
+    """An iterator over one epoch of a stage. It raises once the stage has begun another epoch, which it never reads."""
 
     def __init__(self, stage: Stage, run: Run) -> None:
         self._stage = stage

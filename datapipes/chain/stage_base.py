@@ -216,7 +216,7 @@ class TransformerBase(StageBase):
 
     @abstractmethod
     def transform(self, *minibatches: Any) -> Any:
-        """Return a new minibatch, or None to drop it."""
+        """Return a new minibatch, made of one minibatch of each source; or None to drop it."""
 
     def _made_of(self, *minibatches: Any) -> Any:
         """Return the result of `transform`. Evaluators call this method, so that a subclass can do something around

@@ -1,7 +1,7 @@
 """The graph of stages behind a chain. A walk asks each stage for its sources; a rewrite rebuilds stages.
 
-Nothing here changes a stage: every operation returns a new graph. A graph that cannot run (unequal lengths, a carrier
-with two readers) is refused when it is built.
+Nothing here changes a stage: every operation returns a new graph. A graph that cannot run is refused when it is built,
+for example if the sources of a join have unequal lengths, or if two stages read from a Prefetcher.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StageGraph(Generic[_S]):
 
     @cached_property
     def numbering(self) -> Numbering:
-        """The label and the ordinal of each stage of this graph."""
+        """The Numbering of this graph: the label and the ordinal of each stage, for counts and random keys."""
         numbers: dict[int, Numbers] = {}
         place = ordinal = 0
         for stage in self._walk:

@@ -100,7 +100,7 @@ class _Mapped(Iterator[MiniBatch]):
 
 
 class EndingWithEpoch(Iterator[MiniBatch]):
-    """The minibatches of an epoch; `end` is called when the epoch has ended, failed or was closed."""
+    """An iterator over the minibatches of an epoch. It calls `end` when the epoch has ended, failed or was closed."""
 
     def __init__(self, minibatches: Iterator[MiniBatch], end: Callable[[], None]) -> None:
         self._minibatches = minibatches

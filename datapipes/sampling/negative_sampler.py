@@ -290,7 +290,7 @@ def _labels_given(where: str) -> ValueError:
 
 
 def _check_items(where: str, items: Any, form: str) -> None:
-    """Raise ValueError if the items of an item set are no pairs, or have labels that the form would replace."""
+    """Raise ValueError if the items of an item set are no pairs, or have labels, which form="pairs" would replace."""
     by_type = getattr(items, "item_sets", {None: items})
     for kind, item_set in by_type.items():
         if item_set.seeds_shape != (2,):

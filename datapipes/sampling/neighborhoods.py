@@ -114,7 +114,8 @@ class Neighborhoods:
         """Return the neighborhood of `seeds`; with `trees`, groups of seeds share no nodes.
 
         Raises:
-            ValueError: The choice needs times and the seeds have none; or values that the choice reads were changed.
+            ValueError: The rule of drawing (`choice`) needs times, and the seeds have none. Or values that it reads
+                were changed.
         """
         sampled = self.graph.hops(self.plan, seeds, *self.plan.keyed(rng), trees)
         if self._form is None:

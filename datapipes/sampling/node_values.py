@@ -195,7 +195,7 @@ class NodeTimes:
         self._versions = self._versions_now()
 
     def has(self, node_type: Any) -> bool:
-        """Whether the nodes of a type have times."""
+        """Return whether the nodes of a type have times."""
         return node_type in self._earliest
 
     def earliest(self, node_type: Any) -> int:

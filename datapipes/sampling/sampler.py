@@ -349,7 +349,9 @@ def negative_end_before(where: str, source: Stage) -> str:
 
 
 def nearest_before(source: Stage, cls: type[_S]) -> _S | None:
-    """Return the first stage of the class `cls` in `line_before(source)`; None if there is none."""
+    """Return the nearest stage of the class `cls` among `source` and the stages before it, back to a join. None: there
+    is none.
+    """
     return next((stage for stage in line_before(source) if isinstance(stage, cls)), None)
 
 

@@ -69,7 +69,8 @@ class SubgraphForm:
         return self.plan, nodes, *self.plan.keyed(rng), trees
 
     def made(self, sampled: Sampled, among: Sampled | None) -> Sampled:
-        """Return `sampled` with one Block, which has the edges of this form, in place of its hops.
+        """Return `sampled` with one Block (with types, one for each edge type) in place of its hops. It has the edges
+        of the subgraph type.
 
         Args:
             among: what `graph.hops` returned for the arguments from `question`; None if `question` returned None.

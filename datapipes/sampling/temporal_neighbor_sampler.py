@@ -190,7 +190,13 @@ def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> 
 
 
 def _check(where: str, graph: Attributed, domain: str, name: str, types: Sequence[Any]) -> None:
-    """Raise ValueError if no type has the attribute; TypeError or ValueError unless it is int64, one time a row."""
+    """Check the attribute `name`, which holds times. Raise ValueError if no type has it. Raise TypeError or ValueError
+    unless it is int64, with one time for each node or edge.
+
+    Args:
+        domain: "node" or "edge".
+        types: the node types or edge types that may have the attribute.
+    """
     forms = graph.forms()
     wanted = {type_: forms[domain, type_, name] for type_ in types if (domain, type_, name) in forms}
     if not wanted:
@@ -326,7 +332,9 @@ class TemporalNeighborSampler(ChoiceSampler):
 
 
 def refuse_last_again(where: str, strategy: str, replace: bool) -> None:
-    """Raise ValueError for strategy "last" with replacement."""
+    """Raise ValueError if `strategy` is "last" and `replace` is True: the latest in-edges cannot be drawn with
+    replacement.
+    """
     if strategy == "last" and replace:
         raise ValueError(
             f"{where}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "

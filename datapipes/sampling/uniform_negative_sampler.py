@@ -286,7 +286,7 @@ class UniformNegativeSampler(NegativeSampler):
         return drawn
 
     def _has_times(self, edge_type: Any) -> bool:
-        """Return whether the nodes of a drawn end have times."""
+        """Return whether times matter for negatives of this edge type: whether the nodes that are drawn have times."""
         return self.times is not None and any(self.times.has(ends_of(edge_type)[column]) for column in self._columns)
 
     def _no_times(self) -> ValueError:

@@ -218,7 +218,8 @@ class DiskFeature(StoredFeature):
 
     @contextmanager
     def _open_to_write(self) -> Iterator[int]:
-        """Context manager: give a descriptor to write to the file. Writes in the `with` block do not count as changes.
+        """Context manager: yield a file descriptor for overwriting rows. After writes in its `with` block, this feature
+        does not raise that the file has changed.
 
         Raises:
             ValueError: The file has changed since it was opened.
@@ -267,7 +268,9 @@ class DiskFeature(StoredFeature):
     # --- properties
 
     def stats(self) -> dict[str, int]:
-        """Return counts so far: "rows" and "row_bytes" asked for, "reads" of the disk and their "disk_bytes"."""
+        """Return counts so far: "rows" and "row_bytes" that were asked for, "reads" of the disk, and "disk_bytes" that
+        they read.
+        """
         return dict(zip(("rows", "row_bytes", "reads", "disk_bytes"), self._counts.tolist(), strict=True))
 
     @property

@@ -130,8 +130,8 @@ class Feature(ABC):
         raise NotImplementedError
 
     def _checked(self, where: str, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Check the arguments of `update`; return (ids, values) for `write_rows`: ids ascending without repeats, and
-        for each id its last row.
+        """Check the arguments of `update`. Return (ids, values) as `write_rows` needs them: ids ascending without
+        repeats, and for each id the last of its rows.
         """
         wanted = check_index_tensor(where, "ids", ids, in_host=False).cpu().long()
         rows, expected = as_tensor(where, "values", values), (wanted.shape[0], *self.shape)
@@ -171,7 +171,7 @@ class Feature(ABC):
         return {}
 
     def _finish_reads(self) -> None:  # most features have nothing to wait for
-        """Wait until it is known whether all ids that were read on devices have rows; by default do nothing.
+        """Wait until it is known whether all ids of earlier reads on GPUs have rows. By default do nothing.
 
         Raises:
             IndexError: An id had no row.
@@ -217,7 +217,9 @@ class StoredFeature(Feature):
     _scales: dict[torch.device, Tensor]
 
     def _scale_on(self, device: torch.device) -> Tensor | None:
-        """Return `scale` on a device, for work queued there on the current stream; it is copied once."""
+        """Return `scale` on `device`, for work that is queued there on the current stream. It is copied only once.
+        None: there is no scale.
+        """
         if self.scale is None or device.type == "cpu":
             return self.scale
         copied = self._scales.get(device)

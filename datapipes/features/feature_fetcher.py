@@ -133,7 +133,7 @@ class FeatureFetcher(MiniBatchTransformer):
 
     @property
     def feature_keys(self) -> list[FeatureKey]:
-        """The store's keys of the features to read, nodes first."""
+        """The keys, in the store, of the features that this stage reads; those of nodes first."""
         return [*self._of_nodes.values(), *self._of_edges.values()]
 
     @property
@@ -164,7 +164,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return stage
 
     def _finish_reads(self) -> None:
-        """Wait until it is known whether all ids that were read on devices have rows; see Feature._finish_reads."""
+        """Wait until it is known whether all ids of earlier reads on GPUs have rows; see Feature._finish_reads."""
 
         def finish(key: FeatureKey) -> None:
             with _named(), naming(*key):
@@ -354,7 +354,9 @@ def _named() -> Iterator[None]:
 
 
 def checked_rows(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
-    """Return a store's answers as a list; raise unless each is a tensor or SparseRows with one row for each id."""
+    """Return a store's answers as a list. Raise unless there is one for each request: a tensor or SparseRows with one
+    row for each id.
+    """
     if len(all_rows) != len(requests):
         raise ValueError(
             f"fetch_feature: read_many gave {len(all_rows)} tensors for {len(requests)} requests; one for each is "

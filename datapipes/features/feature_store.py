@@ -1,4 +1,4 @@
-"""FeatureStore: features by (domain, type, name)."""
+"""FeatureStore: features of nodes and edges, found by (domain, type, name). The domain is "node" or "edge"."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class RowCache:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory taken."""
+        """Bytes of GPU memory that the cache takes."""
         return self._memory.shape[0]
 
     @contextmanager

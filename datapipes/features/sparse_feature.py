@@ -71,7 +71,8 @@ class SparseFeature(Feature):
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseFeature:
-        """Return the rows of a scipy sparse matrix. Repeated entries are added up, and columns ascend in each row.
+        """Return a SparseFeature with the rows of a scipy sparse matrix. Repeated entries are added up, and columns
+        ascend in each row.
 
         Raises:
             TypeError: `matrix` is no scipy sparse matrix.
@@ -88,7 +89,8 @@ class SparseFeature(Feature):
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> SparseFeature:
-        """Return the rows of a sparse CSR tensor [count, num_columns] in host memory. The tensor is viewed, not copied.
+        """Return a SparseFeature with the rows of a sparse CSR tensor [count, num_columns] in host memory. The tensor
+        is viewed, not copied.
 
         Raises:
             TypeError: `tensor` is no sparse CSR tensor of 2 dimensions.

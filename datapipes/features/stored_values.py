@@ -192,7 +192,11 @@ def _scale_of(where: str, largest: Tensor) -> Tensor:
 
 
 def _check_within(where: str, values: Tensor, quotient: Tensor, scale: Tensor) -> None:
-    """Raise ValueError if int8 cannot hold some of the values with the scale of existing rows."""
+    """Raise ValueError if int8 cannot hold some of `values` with `scale`, the scale of existing rows.
+
+    Args:
+        quotient: `values / scale`, rounded.
+    """
     lost = ~((quotient.abs() <= _LARGEST) | (values == 0))  # NaN too
     if bool(lost.any()):
         columns = lost.any(0)

@@ -329,7 +329,8 @@ class DeviceRows:
             self._written.record(cuda().current_stream(self._table.device))
 
     def reads_on(self, device: torch.device, is_locked: bool) -> str | None:
-        """See Feature.reads_on.
+        """Return how `read` works with ids on `device`, a CUDA device: "uva", "device memory" or None, as defined by
+        Feature.reads_on.
 
         Args:
             is_locked: whether the rows stay page-locked as long as the feature lives.

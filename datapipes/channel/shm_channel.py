@@ -325,7 +325,8 @@ from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", fro
 def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
     """Return (tensor, dtype name): a contiguous tensor of a dtype that DLPack can name, with the values of `value`.
 
-    If the tensor has the bits of `value` under another dtype, the name is that of the dtype of `value`; otherwise "".
+    The name is "", unless the tensor has the bits of `value` under another dtype. Then it is the name of the dtype of
+    `value`.
 
     Raises:
         TypeError: The value is not a dense tensor in host memory, or the key is no str; the message says which.

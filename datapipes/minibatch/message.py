@@ -77,7 +77,13 @@ def _place_of(key: str) -> _Place:
 
 
 def _type_in(key: str, field: str, types: list[Any]) -> _Type:
-    """Return the type in a key; None if `types`, the parts of `key` between field and name, is empty."""
+    """Return the node type or edge type in a key of a message. None: the key has no type.
+
+    Args:
+        types: the parts of `key` between the field and the name.
+    Raises:
+        ValueError: There is more than one part, or the field cannot have such a type.
+    """
     match types:
         case []:
             return None

@@ -248,7 +248,9 @@ class MiniBatch(Movable):
         return pyg_data(self)
 
     def _plain_fields(self) -> dict[str, TensorOrDict]:
-        """Return the fields of PLAIN_FIELDS that are set."""
+        """Return {name: value} of those fields in PLAIN_FIELDS (fields that are a tensor, or a tensor for each type)
+        that are set.
+        """
         return {name: value for name in PLAIN_FIELDS if (value := getattr(self, name)) is not None}
 
     def __repr__(self) -> str:

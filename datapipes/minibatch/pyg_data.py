@@ -142,7 +142,9 @@ def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Se
 
 
 def _set_seeds(store: Any, plain: dict[str, Tensor], rows: SeedRows | None) -> None:
-    """Set the attributes that PyG's loaders give seeds; `store` is a Data, or a HeteroData's store of one type."""
+    """Set the attributes with which PyG's loaders describe the seeds. `store` is a Data, or a HeteroData's store of one
+    type.
+    """
     if "batch" in plain:
         store.batch = plain["batch"]
     seeds = plain.get("compacted_seeds")

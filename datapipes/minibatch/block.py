@@ -189,7 +189,7 @@ class SampledSubgraph:
 
     @property
     def sampled_csc(self) -> CSC:
-        """The hop's edges over local ids."""
+        """The hop's edges over local ids, by destination."""
         return CSC(self.block.indptr, self.block.indices)
 
     @property

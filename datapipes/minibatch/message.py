@@ -53,7 +53,7 @@ class _Place(NamedTuple):
 
 @lru_cache(maxsize=2**13)  # the minibatches of a loader have the same keys
 def _place_of(key: str) -> _Place:
-    """Return the _Place that a key of a message names; raise ValueError for other keys."""
+    """Return the _Place that a key of a message names. Raise ValueError if `key` names none."""
     try:
         parts = split_key(key)
     except ValueError as error:

@@ -3,8 +3,9 @@
 docs/semantics.md, section 4.9, fixes these edges.
 
 "induced" has all edges among the nodes, "bidirectional" the sampled edges and their reverses. Both give one Block whose
-destinations are all of its sources, which a model uses in each layer. The same choice draws the edges among the nodes,
-in one hop of all in-edges, so groups (trees, times), weights and graphs in parts need no code of their own here.
+destinations are all of its sources, which a model uses in each layer. The edges among the nodes come from one more hop
+of all in-edges, drawn by the sampler's own choice (its rule of drawing). So groups (trees, times), weights and graphs
+in parts need no code of their own here.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class SubgraphForm:
         """Return the Block of an edge type: its sampled edges, and the reverses that have this type, each pair once.
 
         Args:
-            among: the Block of all edges of the type among the nodes; None without edge ids.
+            among: the Block of all edges of the type among the nodes; None if no edge ids are asked for.
         """
         assert self.reverses is not None
         size = _sizes(nodes, edge_type)
@@ -157,10 +158,17 @@ def _among(block: Block, num_src: int, num_dst: int) -> Block:
 def _merged(
     pairs: Tensor, wanted: Tensor, ids: Tensor | None, size: tuple[int, int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
-    """Return ((indptr, indices), ids) of the distinct pairs, sorted by destination, then by source.
+    """Return ((indptr, indices), ids): the distinct pairs as a CSC, sorted by destination, then by source.
 
-    A pair is left out unless `wanted` is True for it at least once. The returned ids have for each pair its first id
-    in `ids`; None if `ids` is None.
+    A pair that occurs several times is kept once. A pair is left out unless `wanted` is True for at least one of its
+    occurrences.
+
+    Args:
+        pairs: int64 [2, n], sources in row 0 and destinations in row 1.
+        wanted: bool [n].
+        ids: [n], edge ids; the returned ids have for each pair the id of its first occurrence. None: the returned ids
+            are None.
+        size: (number of sources, number of destinations).
     """
     most = max(*size, 1)
     by_source = _grouped(pairs.flip(0), most)

@@ -1,4 +1,4 @@
-"""Stages and how they are chained, and one epoch of a chain."""
+"""Stages, how they are chained, and the reading of one epoch of a chain."""
 
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, SeedStage, Stage, StreamStage

@@ -18,8 +18,10 @@ T = TypeVar("T")
 
 
 def hides_own(stage: StageBase, base: type[StageBase], *names: str) -> bool:
-    """Return whether a stage's class overrides one of the methods `names` of `base`, but not `transform_async`. The
-    stage would then await the `transform_async` of `base`, and never call its own methods.
+    """Return whether `stage` has methods of its own that would never be called.
+
+    This is so if its class overrides one of the methods `names` of `base`, but not `transform_async`: an asynchronous
+    stage calls only the `transform_async` that it inherits from `base`. Such a stage is then run as a synchronous one.
     """
     kind = type(stage)
     own_async, *own_methods = (getattr(kind, name) is not getattr(base, name) for name in ("transform_async", *names))
@@ -32,7 +34,7 @@ def async_window(graph: StageGraph[Any]) -> int:
 
 
 def concurrency_of(stage: StageBase) -> int:
-    """Return how many calls of an asynchronous stage are kept in flight."""
+    """Return how many calls of an asynchronous stage may be in flight at once: its attribute `concurrency`."""
     return check_int(stage.name, "concurrency", getattr(stage, "concurrency", 1), 1)
 
 

@@ -1,7 +1,8 @@
-"""Call: one call of a stage. It gives the stage its random key, times the call, and notes stage and minibatch at an
-error.
+"""Call: one call of a stage. It gives the stage its random key, and times the call. If the call raises, it adds the
+names of stage and minibatch to the error.
 
-All chains of an epoch share a set of the calls and waits under way, for the text of a time-out.
+All chains of an epoch share one set of the calls and waits that are under way. The text of a time-out names the oldest
+of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class UnderWay(Protocol):
 
 
 class Calls:
-    """The calls of the stages of one chain in this process.
+    """What the calls of a chain's stages share in this process: names, counts, and the set of calls that are under way.
 
     Attributes:
         numbering: the names and numbers of the stages of the chain.
@@ -50,7 +51,7 @@ class Calls:
 
 
 class Waiting:
-    """A context manager for a wait, which is in `calls.under_way` meanwhile.
+    """A context manager around a wait: the wait is in the set `calls.under_way` until the `with` block ends.
 
     Args:
         whereabouts: function that returns a sentence on the wait, with a space before it.
@@ -69,10 +70,12 @@ class Waiting:
 
 
 class Call:
-    """A context manager for one call of a stage. Entering it gives the stage's random key. None: the stage has no key.
+    """A context manager around one call of a stage. Its `with` statement gives the random key of the stage for this
+    minibatch. None: the stage has no key.
 
     Args:
-        awaited: True if other calls run in the same thread meanwhile; its processor time is then not counted.
+        awaited: True if other calls run in the same thread meanwhile. The processor time of the call is then not
+            counted.
     """
 
     __slots__ = ("_calls", "_epoch", "_index", "_numbers", "_used", "began")

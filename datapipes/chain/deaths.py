@@ -1,4 +1,5 @@
-"""Deaths of a pool's workers: charged to the minibatches that were being made, or to the start of the worker.
+"""Deaths of a pool's workers. A death is charged to the minibatches that the worker was making, or to the start of the
+worker. Too many deaths charged to one minibatch, or to one start, end the epoch.
 
 The death of a waiting worker is charged to nothing, however often it happens.
 """
@@ -29,7 +30,9 @@ class Deaths:
         self._at_start: Counter[int] = Counter()  # consecutive deaths since the last outcome, by worker
 
     def forget(self, task: Task) -> None:
-        """Note that `task` has an outcome: workers can start, and the deaths charged to its minibatch are forgotten."""
+        """Forget the deaths charged to the minibatch of `task`, and those charged to starts of workers. Called when
+        `task` has an outcome.
+        """
         self._at_start.clear()
         self._of_tasks.pop((task.epoch, task.index), None)
 

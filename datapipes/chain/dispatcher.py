@@ -1,4 +1,5 @@
-"""Gives the tasks of an epoch to a pool and delivers each outcome once, in order or as the outcomes arrive.
+"""Dispatcher: gives the tasks of an epoch to a pool of workers, and delivers each outcome once, in order or as the
+outcomes arrive. A task is a minibatch to be made; its outcome is the minibatch, a drop or an error.
 
 Any worker can make any minibatch, with the same bits. So the tasks of a worker that died are given out again, and an
 outcome that arrives twice is dropped. A step is settled once its minibatch was delivered or dropped. Only the
@@ -6,8 +7,9 @@ outcome that arrives twice is dropped. A step is settled once its minibatch was 
 the pool.
 
 Every minibatch that is made from (epoch, index) is asked for here. Minibatches without an index or an order are made
-elsewhere: streams behind a carrier (streams.py, loader/prefetcher.py), the minibatches of a server with many clients
-(distributed/server/producers.py), and the minibatches that a sender pushes (distributed/sampler_sender.py).
+elsewhere: streams behind a carrier, a stage that passes minibatches on unchanged (streams.py, loader/prefetcher.py),
+the minibatches of a server with many clients (distributed/server/producers.py), and the minibatches that a sender
+pushes (distributed/sampler_sender.py).
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Dispatcher(Iterator[MiniBatch]):
         waiting: the name under which time spent waiting is counted; "" counts nothing.
         timeout: seconds to wait for a minibatch; None: as long as it takes.
         max_restarts: how often a minibatch is made again after the worker that made it died.
-        counts: adds up "deaths", and the tasks that are given out again ("made_again").
+        counts: a Counter that is updated in place: "deaths" of workers, and "made_again", the minibatches that were
+            given out again.
         goes_on: whether the epoch goes on after an error: with the next minibatch if a stage raised, with the same
             minibatch if the pool failed.
     """
@@ -106,7 +109,7 @@ class Dispatcher(Iterator[MiniBatch]):
         raise StopIteration
 
     def __len__(self) -> int:
-        """Number of minibatches that were received and are not delivered yet."""
+        """Number of steps whose outcome was received and is not delivered yet."""
         return len(self._made)
 
     # --- giving out ---------------------------------------------------------------------------------------------------
@@ -135,7 +138,10 @@ class Dispatcher(Iterator[MiniBatch]):
     # --- delivering ---------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Outcome | None:
-        """Return the next outcome to deliver, or raise its error. None: there is none yet."""
+        """Return the next outcome to deliver, which has a minibatch. None: it was not received yet.
+
+        If the next outcome is an error, raise this error. Dropped minibatches are passed over.
+        """
         while self._made:
             step = self._low if self._in_order else next(iter(self._made))
             if step not in self._made:
@@ -189,7 +195,7 @@ class Dispatcher(Iterator[MiniBatch]):
             self._made[self._indices.index(index)] = outcome
 
     def _is_wanted(self, index: int) -> bool:
-        """Return whether the outcome of a minibatch is still missing."""
+        """Return whether the minibatch of this global index was neither received, delivered nor dropped yet."""
         step = self._indices.index(index)
         return step >= self._low and step not in self._settled and step not in self._made
 

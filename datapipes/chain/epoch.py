@@ -41,7 +41,7 @@ class EpochContext:
     The context holds neither a reader nor the last stage, so a thread with the context keeps neither of them alive.
 
     Attributes:
-        calls: the Calls of the chain.
+        calls: the Calls of the chain: names, counts and calls under way.
         position: where the epoch begins.
         stopped: set when the epoch has no reader any more; a thread that waits for a minibatch then stops waiting.
         drops: {label of a stage: how many minibatches it has dropped}; all chains of the epoch share this Counter.
@@ -53,10 +53,15 @@ class EpochContext:
     drops: Counter[str] = field(default_factory=Counter)
 
     def steps(self, num_steps: int) -> Iterable[int]:
-        """Return the steps of this rank that are still wanted, in order."""
+        """Return the steps below `num_steps` that this rank still wants, in order."""
         ahead = frozenset(self.position.ahead)
         return filterfalse(ahead.__contains__, range(self.position.step, num_steps))
 
     def of_chain(self, numbering: Numbering, clock: StageClock) -> EpochContext:
-        """Return a context for another chain that makes the epoch's minibatches, such as a DataLoader's plan."""
+        """Return the context for another chain that makes the minibatches of this epoch, such as a DataLoader's plan.
+
+        Args:
+            numbering: the names of the other chain's stages.
+            clock: counts the calls of these stages.
+        """
         return replace(self, calls=Calls(numbering, clock, self.calls.under_way))

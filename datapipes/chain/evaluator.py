@@ -1,7 +1,8 @@
 """Make the minibatch of an index, stage by stage.
 
-Up to its first carrier a chain is a function of (epoch, index). Replay, resume and workers only evaluate this function;
-the place and the order of evaluation change no bit.
+A carrier is a stage that passes minibatches on unchanged, such as a Prefetcher. Up to its first carrier a chain is a
+function of (epoch, index). Replay, resume and workers only evaluate this function; the place and the order of
+evaluation change no bit.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Evaluator:
     """Calls stages. It holds none of them, so a thread that keeps an evaluator keeps no stage alive.
 
     Args:
-        calls: the calls of the chain's stages.
+        calls: what the calls of the chain's stages share: names, counts and calls under way.
         drops: {label of a stage: how many minibatches it has dropped}, updated in place.
     """
 
@@ -50,8 +51,8 @@ class Evaluator:
         return made.get(id(graph.root))
 
     async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch as `minibatch` does; many calls can be in flight. Afterwards call `left_loop` in the
-        thread that takes the minibatch.
+        """Return the minibatch of (epoch, global index), as `minibatch` does, without blocking the event loop.
+        Afterwards call `left_loop` in the thread that takes the minibatch.
 
         Stages that are not asynchronous are called beside the event loop, so they hold up no other minibatch.
         """
@@ -69,13 +70,16 @@ class Evaluator:
         return made.get(id(graph.root))
 
     def apply(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
-        """Return what a stage behind a carrier makes of a minibatch of its source. None: the stage dropped it."""
+        """Return the result of one stage for a minibatch of its source. None: the stage dropped it.
+
+        For stages behind a carrier (a stage that passes minibatches on unchanged), whose minibatches come as a stream.
+        """
         made = self._call(stage, [minibatch], epoch, minibatch.index)
         self._record_drop(stage if made is None else None)
         return made
 
     async def apply_async(self, stage: StageBase, minibatch: MiniBatch, epoch: int) -> MiniBatch | None:
-        """Return the result as `apply` does, for an asynchronous stage."""
+        """Return the result of one stage as `apply` does. The stage is asynchronous, and its call is awaited."""
         made = await self._await(stage, [minibatch], epoch, minibatch.index)
         self._record_drop(stage if made is None else None)
         return made
@@ -83,11 +87,11 @@ class Evaluator:
     def _run_stages(
         self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
     ) -> StageBase | None:
-        """Run the stages in order and add each result to `made`. Return the stage that drops the minibatch. None: no
+        """Call the stages in order, and add each result to `made`. Return the stage that drops the minibatch. None: no
         stage drops it.
 
         Args:
-            made: {id of a stage: its minibatch} of the stages so far.
+            made: {id of a stage: its minibatch}, with the stages that were called before. It is changed in place.
         """
         for stage in stages:
             minibatch = self._call(stage, [made[id(source)] for source in stage._sources], epoch, index)
@@ -99,7 +103,7 @@ class Evaluator:
     async def _run_stages_async(
         self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
     ) -> StageBase | None:
-        """Do as `_run_stages`, for asynchronous stages."""
+        """Do what `_run_stages` does for stages that are asynchronous; await their calls one after the other."""
         for stage in stages:
             minibatch = await self._await(stage, [made[id(source)] for source in stage.sources], epoch, index)
             if minibatch is None:
@@ -116,7 +120,12 @@ class Evaluator:
             self._drops[self.calls.numbering.of(dropped_by).label] += 1
 
     def _call(self, stage: Any, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
-        """Return the result of one stage for the minibatches of its sources."""
+        """Return the result of one stage. None: the stage drops the minibatch.
+
+        Args:
+            inputs: the minibatch of each source of the stage; a carrier returns the only one unchanged.
+            index: the global index of the minibatch.
+        """
         numbers = self.calls.numbering.of(stage)
         if not numbers.works:
             return inputs[0]  # a carrier passes minibatches on unchanged
@@ -130,7 +139,9 @@ class Evaluator:
             return minibatch
 
     async def _await(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
-        """Do as `_call`, for an asynchronous stage. Wait until fewer than `concurrency` of its calls are running."""
+        """Do what `_call` does for an asynchronous stage. First wait until fewer than `concurrency` calls of this stage
+        are running.
+        """
         slots = self._slots.setdefault(id(stage), asyncio.Semaphore(concurrency_of(stage)))
         async with slots:
             with Call(self.calls, self.calls.numbering.of(stage), epoch, index, awaited=True) as rng:
@@ -148,10 +159,13 @@ class Evaluator:
 
 
 def left_loop(queueing: Iterable[QueuesOnStreams], minibatch: MiniBatch | None) -> MiniBatch | None:
-    """Let this thread take over a minibatch from the threads of an event loop; return the minibatch.
+    """Let this thread use a minibatch that the threads of an event loop have made; return the minibatch.
+
+    Work that stages have queued on GPUs is handed over to this thread's streams.
 
     Args:
-        queueing: the stages that use a GPU and have handled the minibatch.
+        queueing: the stages before this point that use a GPU.
+        minibatch: None is returned as it is.
     """
     if minibatch is not None:
         for stage in queueing:
@@ -162,10 +176,11 @@ def left_loop(queueing: Iterable[QueuesOnStreams], minibatch: MiniBatch | None) 
 def _stages_after_replay(
     graph: StageGraph[Any], made: dict[int, MiniBatch], epoch: int, index: int
 ) -> tuple[StageBase, ...]:
-    """Return the stages to be called. If a stage can replay the minibatch, put what it replays into `made`, and return
-    only the stages after it.
+    """Return the stages that must be called to make the minibatch of (epoch, index).
 
-    If the minibatch was dropped before that stage, return no stages and leave `made` as it is.
+    Some stages can replay minibatches. If the graph has such a stage, put the replayed minibatch into `made`, which is
+    {id of a stage: its minibatch}, and return only the stages after this stage. If the minibatch was dropped before
+    this stage, return () and leave `made` as it is.
     """
     stages = graph.walk()
     if graph._replays:
@@ -196,6 +211,8 @@ def _checked(stage: StageBase, result: object, source: MiniBatch, rng: RngKey | 
 
 
 def _is_asked_to_end() -> bool:
-    """Return whether the running task was cancelled from outside; always True in Python 3.10, which cannot tell."""
+    """Return whether the running asyncio task was cancelled from outside, not by the stage that it awaits. Always True
+    in Python 3.10, which cannot tell.
+    """
     task: Any = asyncio.current_task()
     return bool(task.cancelling()) if hasattr(task, "cancelling") else True

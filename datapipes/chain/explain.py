@@ -16,7 +16,7 @@ from datapipes.chain.stage_base import CarrierBase, StageBase
 
 @dataclass
 class Lane:
-    """Stages that run one after the other in one thread."""
+    """A lane: stages that run one after the other in one thread, or so in each of several workers."""
 
     title: str
     stages: list[StageBase] = field(default_factory=list)
@@ -24,7 +24,9 @@ class Lane:
 
 
 def lanes(stages: Iterable[StageBase]) -> list[Lane]:
-    """Return the lanes of a chain in the order of the flow; the last lane is the caller's thread."""
+    """Group the stages of a chain into lanes: stages that run one after the other in one thread or worker. Return the
+    lanes in the order of the flow; the last lane is the caller's thread.
+    """
     rows = [Lane("caller's thread")]
     for stage in stages:
         if isinstance(stage, CarrierBase) and stage._lane:

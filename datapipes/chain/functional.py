@@ -22,7 +22,7 @@ _names: dict[type, str] = {}  # {stage class: functional name}; every call of a 
 
 
 class FunctionalForms:
-    """Base of all stages; `register_stage` adds its methods to this class."""
+    """Base of all stages. For each functional form, `register_stage` adds a method to this class."""
 
 
 def register_stage(name: str) -> Callable[[_Class], _Class]:
@@ -92,8 +92,8 @@ def functional_name(cls: type) -> str:
 
 
 def names_of(cls: type) -> set[str]:
-    """Return the functional names that find a stage of this class: its own name, and the registered name of its
-    nearest base.
+    """Return the functional names by which `cls` is found in a chain: its own name, and the registered name of its
+    nearest base class.
     """
     nearest = next((name for base in cls.__mro__ if (name := _registered(base)) is not None), None)
     return {functional_name(cls), *([] if nearest is None else [nearest])}

@@ -16,8 +16,9 @@ class InputUse(NamedTuple):
 
     Attributes:
         last: the last stage of the chain.
-        run_by: words for the error that say what runs the chain; the name of `last` follows them.
-        remedy: a sentence for the error.
+        run_by: the words of the error that come before the name of `last`, such as "worker processes have a copy of the
+            chain that ends in".
+        remedy: the sentence of the error that says what to do.
     """
 
     last: StageBase
@@ -26,7 +27,7 @@ class InputUse(NamedTuple):
 
 
 class InputUser(Protocol):
-    """A possible reader of graphs and features: an epoch, or workers that have copies of stages."""
+    """An object that may read graphs and features now: a running epoch, or workers that have copies of stages."""
 
     def input_use(self) -> InputUse | None:
         """Return the chain that reads now. None: no chain reads."""
@@ -36,7 +37,7 @@ _users: set[weakref.ref[InputUser]] = set()  # its operations are atomic, so thr
 
 
 def note_user(user: InputUser) -> None:
-    """Let `refuse_while_read` ask `user` as long as it lives."""
+    """Register `user`, so that `refuse_while_read` asks `user` what it reads, as long as `user` lives."""
     _users.add(weakref.ref(user, _users.discard))
 
 

@@ -1,4 +1,7 @@
-"""The minibatches of asynchronous stages before the first carrier, made by an event loop of this process."""
+"""LoopPool: makes the minibatches of a chain with asynchronous stages by an event loop of this process.
+
+It makes them up to the first carrier, a stage that passes minibatches on unchanged.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Making(Protocol):
     """A record in which a worker writes the tasks that it is making."""
 
     def begin(self, task: Task) -> None:
-        """Record that a task begins."""
+        """Record that the worker begins a task."""
 
     def end(self, task: Task) -> None:
         """Record that a task is finished. May be called more than once for a task."""
@@ -95,7 +98,7 @@ class LoopPool(Pool):
         return outcome
 
     def wake(self) -> None:
-        """Let `receive` return None once all tasks that are done by now were received."""
+        """Let one `receive` return None. It returns first the outcomes of all tasks that are done by now."""
         self._done.put(None)
 
     def taken(self, outcome: Outcome) -> MiniBatch:
@@ -141,7 +144,9 @@ class LoopPool(Pool):
 
 
 def _tell_done(pool: Callable[[], LoopPool | None], task: Task, _: Future[MiniBatch | None]) -> None:
-    """Tell a pool that a task is done. Running tasks have only a weak reference to the pool, which may be collected."""
+    """Tell a pool that a task is done, if the pool still exists. `pool` is a weak reference, so a running task keeps no
+    pool alive.
+    """
     told = pool()
     if told is not None:
         told._is_done(task)

@@ -45,11 +45,11 @@ class LoopThread:
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine; the future carries its result or error."""
+        """Start a coroutine in the event loop. The returned future carries its result or error."""
         return asyncio.run_coroutine_threadsafe(_Guarded(coroutine, self._process), self._loop)
 
     def close(self) -> None:
-        """Cancel all running coroutines and end the thread. Call it only once."""
+        """Cancel all running coroutines, and end the thread of the event loop. Call it only once."""
         if os.getpid() != self._process:
             return  # in a forked child there is no thread, and the loop's wake-up pipe is the parent's
         until = time.monotonic() + JOIN_S
@@ -140,7 +140,8 @@ class OffLoopThreads:
         self._ended = False
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Let one of the threads make a call; return the future of its result. Only the loop's own thread may do this.
+        """Let one of the threads beside the event loop make a call; return the future of its result. Only the loop's
+        own thread may do this.
 
         Raises:
             RuntimeError: There is no thread, and none can be started. A later call tries again.
@@ -186,7 +187,9 @@ class OffLoopThreads:
 
 
 def threads_here() -> OffLoopThreads | None:
-    """Return the OffLoopThreads beside the event loop of this thread. None: there are none, as beside a user's loop."""
+    """Return the threads beside the event loop that runs in this thread. None: the loop has none, as a user's loop; or
+    no loop runs here.
+    """
     threads: OffLoopThreads | None = getattr(_here, "threads", None)
     return threads
 

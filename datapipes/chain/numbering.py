@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
 
     @property
     def waiting(self) -> str:
-        """The name under which the time that a reader waits for the stage's minibatches is counted."""
+        """The name under which the time is counted that a reader waits for this stage's minibatches."""
         return f"{WAITING}{self.label}"
 
 
@@ -59,5 +59,10 @@ class Numbering:
         return [numbers.label for numbers in self._numbers.values() if numbers.works]
 
     def key(self, ordinal: int, epoch: int, index: int) -> RngKey | None:
-        """Return the random key of the stage with this ordinal at a minibatch; None if there is no seed."""
+        """Return the random key of a stage for the minibatch of (epoch, index). None: the chain has no ItemSampler,
+        which gives the seed.
+
+        Args:
+            ordinal: the stage's position among the stages that may draw.
+        """
         return None if self._rng_seed is None else RngKey(self._rng_seed, epoch, index, ordinal)

@@ -18,7 +18,11 @@ from datapipes.processes.unforkable import refuse_forked
 
 
 class Task(NamedTuple):
-    """A minibatch to be made. A task of an older generation is stale; drop it."""
+    """A minibatch to be made.
+
+    A pool begins a new generation with each epoch. A task of an older generation is stale: nobody wants its outcome, so
+    drop it.
+    """
 
     generation: int
     epoch: int
@@ -27,7 +31,7 @@ class Task(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The outcome of a task: a minibatch, nothing (a stage dropped it) or an error."""
+    """The outcome of a task: a minibatch, an error, or neither. Neither means that a stage dropped the minibatch."""
 
     worker: int
     task: Task
@@ -38,13 +42,13 @@ class Outcome:
 
 
 class Death(NamedTuple):
-    """The end of a worker that nobody asked for.
+    """The unexpected end of a worker.
 
     Attributes:
-        how: how it ended, in words.
-        tasks: the tasks that it was making, the oldest first; () if it was idle or not ready yet.
-        was_ready: False if it was still starting.
-        by_signal: whether a signal ended it; True also if its exit status is unknown.
+        how: how the worker ended, in words.
+        tasks: the tasks that the worker was making, the oldest first; () if it was idle or not ready yet.
+        was_ready: False if the worker was still starting.
+        by_signal: whether a signal ended the worker; True also if its exit status is unknown.
     """
 
     worker: int
@@ -76,7 +80,9 @@ class Pool(ABC):
 
     @property
     def most_ahead(self) -> int:
-        """How many steps, from the first undelivered step on, can be given out; bounds the memory held."""
+        """The most steps, counted from the first undelivered one, whose minibatches may be given out. It bounds the
+        memory held.
+        """
         return self.num_workers * self.tasks_each
 
     def refuse_other_processes(self) -> None:
@@ -85,7 +91,9 @@ class Pool(ABC):
 
     @abstractmethod
     def begin(self) -> int:
-        """Begin an epoch and return its generation; tasks of older generations become stale."""
+        """Begin an epoch, and return its generation: a number that is in each Task of the epoch. Tasks of older
+        generations are stale from now on.
+        """
 
     @abstractmethod
     def give(self, worker: int, task: Task) -> None:
@@ -93,13 +101,14 @@ class Pool(ABC):
 
     @abstractmethod
     def receive(self, timeout: float) -> Outcome | Death | None:
-        """Return the next outcome or death, of any worker; None after about `timeout` seconds.
+        """Return the next outcome, or the next death of a worker, whichever comes first. None: nothing came within
+        about `timeout` seconds.
 
         If it raises, the outcomes of all given tasks are lost.
         """
 
     def taken(self, outcome: Outcome) -> MiniBatch:
-        """Return the minibatch of an outcome. Call it in the thread that reads the epoch."""
+        """Return the minibatch of an outcome that `receive` returned. Call it in the thread that reads the epoch."""
         assert outcome.minibatch is not None
         return outcome.minibatch
 
@@ -112,7 +121,7 @@ class Pool(ABC):
         """Return in a few words what a worker is doing now, for the text of a time-out."""
 
     def name_of(self, worker: int) -> str:
-        """Return how the note of an error names the worker. "": there is no note."""
+        """Return how errors name the worker. "": they do not name it."""
         return f"worker {worker}"
 
     def stats(self) -> dict[str, float]:

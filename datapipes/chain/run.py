@@ -27,8 +27,8 @@ from datapipes.minibatch import MiniBatch
 class Run(Iterator[MiniBatch]):
     """The reading of one epoch of a chain, and its progress. Nothing starts before `begin`.
 
-    Several threads may read it, one at a time: so a minibatch and its position change in one step, and an error is not
-    hidden by a minibatch that another thread took.
+    Several threads may read the epoch, one at a time. So the position always fits the minibatches that were given out,
+    and no error is hidden by a minibatch that another thread takes.
 
     Attributes:
         empty_after_end: if resumed at an epoch's end: True yields nothing, False starts the next epoch.
@@ -56,7 +56,7 @@ class Run(Iterator[MiniBatch]):
         return self.has_begun and not is_over
 
     def input_use(self) -> InputUse | None:
-        """See InputUser."""
+        """Return the chain that this epoch reads, if the epoch is open; see InputUser. None: nothing is read now."""
         last = self._root() if self.is_open else None
         remedy = "Read it to its end, let its iterator go (del), or close that stage."
         return None if last is None else InputUse(last, "an epoch is open of", remedy)
@@ -91,8 +91,8 @@ class Run(Iterator[MiniBatch]):
             return self._next()
 
     def _in_turn(self) -> threading.RLock:
-        """Return the lock that a thread holds while it begins or reads the epoch. It is an RLock, since the function of
-        a stage may read its own chain.
+        """Return the lock that a thread holds while it begins or reads the epoch. It is an RLock, since a user's
+        function in the chain may read the same chain again.
         """
         if os.getpid() != self._process:  # the thread whose turn it was does not exist in a forked child
             self._process, self._turn = os.getpid(), threading.RLock()
@@ -140,7 +140,11 @@ class Run(Iterator[MiniBatch]):
             ) from None
 
     def _record_delivery(self, step: int) -> None:
-        """Record that `step` was delivered; so every step <= step - window was delivered or dropped before."""
+        """Record that `step` was delivered.
+
+        The chain's `window` bounds how far steps come out of order: every step <= step - window was delivered or
+        dropped before.
+        """
         if step == self.next_step and not self.ahead:  # in order
             self.next_step += 1
             return

@@ -94,7 +94,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         Path(path).write_text(as_svg(*self._shown()), encoding="utf-8")
 
     def _shown(self) -> tuple[str, Iterable[Stage]]:
-        """Return the title and the stages that `explain` shows."""
+        """Return (title, stages): what `explain` shows."""
         return "the chain as built", StageGraph(self)
 
     def mark_end(self: _S) -> _S:
@@ -243,7 +243,7 @@ class Stage(StageBase, FunctionalForms, BaseNode[MiniBatch]):  # type: ignore[mi
         self.close()
 
     def _position(self) -> Position:
-        """Return the position at which a run would begin now."""
+        """Return the position (epoch and step) at which a run of this stage would begin now."""
         position = Position(self._next_epoch) if self._pending is None else parse_state(self, self._pending)
         if position.ended and self._run is not None and not self._run.empty_after_end:
             position = Position(position.epoch + 1, node_state=position.node_state, after_end=True)
@@ -356,7 +356,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
 
 
 def _chain_or_apply(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let one name be both `transform(minibatch)`, a stage's own method, and `transform(fn)`, the functional form."""
+    """Let `transform(minibatch)` call `method`, and `transform(fn)` chain `fn` behind the stage."""
 
     @functools.wraps(method)
     def transform(self: MiniBatchTransformer, *args: Any, **kwargs: Any) -> Any:
@@ -378,7 +378,7 @@ class StreamStage(CarrierBase, Stage):
 
 
 class _EpochIterator(Iterator[MiniBatch]):
-    """One epoch of a stage. Once the stage has begun another epoch, this iterator raises and never reads that epoch."""
+    """An iterator over one epoch of a stage. It raises once the stage has begun another epoch, which it never reads."""
 
     def __init__(self, stage: Stage, run: Run) -> None:
         self._stage = stage

@@ -136,7 +136,9 @@ class StageBase(ABC):
 
     @property
     def _hashed_inputs(self) -> tuple[Hashed, ...]:
-        """Inputs that the fingerprint names by digests of large arrays. A thread computes them beside an epoch."""
+        """Inputs of the stage that its fingerprint names by digests of large arrays. A background thread computes these
+        digests during an epoch.
+        """
         return ()
 
     @property
@@ -196,11 +198,13 @@ class SeedBase(StageBase):
         return range(self.rank, self.rank + self.num_steps * self.world_size, self.world_size)
 
     def _refuse_start(self) -> None:
-        """Raise an error if no epoch may begin; called in the process that reads the epoch."""
+        """Raise an error if no epoch may begin; by default there is no reason. Called in the process that reads the
+        epoch.
+        """
 
 
 class TransformerBase(StageBase):
-    """Makes one minibatch from one minibatch per source.
+    """Base of the stages that make one minibatch from one minibatch of each source.
 
     A stage that waits for something else (a server, a disk) defines `async transform_async(*minibatches)` instead of
     `transform`; up to `concurrency` of its calls are in flight at once. A stage that defines both methods is
@@ -212,18 +216,21 @@ class TransformerBase(StageBase):
 
     @abstractmethod
     def transform(self, *minibatches: Any) -> Any:
-        """Return a new minibatch, or None to drop it."""
+        """Return a new minibatch, made of one minibatch of each source; or None to drop it."""
 
     def _made_of(self, *minibatches: Any) -> Any:
-        """Return the result of `transform`; evaluators call this."""
+        """Return the result of `transform`. Evaluators call this method, so that a subclass can do something around
+        `transform`.
+        """
         return self.transform(*minibatches)
 
 
 class CarrierBase(StageBase):
-    """Passes minibatches on unchanged, from its source or from outside of the chain.
+    """Base of carriers: stages that pass minibatches on unchanged, from their source or from outside of the chain.
 
     Attributes:
-        window: step i is delivered only after every step <= i - window; 1 means in order.
+        window: how far minibatches come out of order. Step i, the i-th minibatch of the epoch, is delivered only after
+            every step <= i - window; 1 means in order.
     """
 
     draws = False
@@ -232,11 +239,15 @@ class CarrierBase(StageBase):
 
     @property
     def _lane(self) -> str:
-        """The threads or workers that run the stages before this one, in words; "" if this stage's reader runs them."""
+        """What runs the stages before this one, in words: a thread, or workers. "": the thread that reads this stage
+        runs them.
+        """
         return ""
 
     def _pages(self) -> str:
-        """Return the sentence of `explain` on the memory pages that the earlier stages read; "" for none."""
+        """Return the sentence that `explain` prints about the memory pages of the inputs that earlier stages read. "":
+        there is none.
+        """
         return ""
 
     @abstractmethod
@@ -248,27 +259,33 @@ class CarrierBase(StageBase):
         """
 
     def _replay(self, epoch: int, index: int) -> MiniBatch | None:
-        """Return the minibatch of (epoch, global index). None: an earlier stage drops it.
+        """Return the minibatch of (epoch, global index) without calling the earlier stages. None: an earlier stage
+        drops it.
 
-        Only a stage whose `_replays` is true defines this.
+        Only a stage whose attribute `_replays` is true defines this.
         """
         raise NotImplementedError
 
     def _node_state(self) -> Any:
-        """Return the state of a stage that has no sources and decides the order of its minibatches; None for others."""
+        """Return the state of this stage itself. None, the default: it has none.
+
+        Only a stage without sources, which decides the order of its minibatches itself, has such a state.
+        """
         return None
 
 
 class QueuesOnStreams(StageBase):
-    """A stage whose minibatches wait for work on GPU streams; threads of an event loop have no such streams."""
+    """Base of stages whose minibatches wait for work on streams of a GPU. Threads of an event loop do not have the
+    streams of the thread that reads the epoch, so such work is handed over at both ends of the loop.
+    """
 
     @abstractmethod
     def _enter_loop(self, minibatch: MiniBatch) -> None:
-        """Called with what the stages so far have made, before it is handed to the threads of an event loop."""
+        """Hand a minibatch over to the threads of an event loop. `minibatch` has what the stages so far have made."""
 
     @abstractmethod
     def _leave_loop(self, minibatch: MiniBatch) -> None:
-        """Called with the same minibatch, in the thread that takes it from the event loop's threads."""
+        """Take a minibatch over from the threads of an event loop. Called in the thread that reads the epoch."""
 
 
 def is_async(stage: StageBase) -> bool:

@@ -1,7 +1,7 @@
 """The graph of stages behind a chain. A walk asks each stage for its sources; a rewrite rebuilds stages.
 
-Nothing here changes a stage: every operation returns a new graph. A graph that cannot run (unequal lengths, a carrier
-with two readers) is refused when it is built.
+Nothing here changes a stage: every operation returns a new graph. A graph that cannot run is refused when it is built,
+for example if the sources of a join have unequal lengths, or if two stages read from a Prefetcher.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _K = TypeVar("_K", bound=StageBase)
 
 
 class StageGraph(Generic[_S]):
-    """`root` and all stages before it. Generic in their common class (Stage)."""
+    """The graph of stages that ends in `root`: `root` and all stages before it. Iterating a graph gives its stages."""
 
     def __init__(self, root: _S) -> None:
         if not isinstance(root, StageBase):
@@ -96,7 +96,7 @@ class StageGraph(Generic[_S]):
 
     @cached_property
     def numbering(self) -> Numbering:
-        """The label and the ordinal of each stage of this graph."""
+        """The Numbering of this graph: the label and the ordinal of each stage, for counts and random keys."""
         numbers: dict[int, Numbers] = {}
         place = ordinal = 0
         for stage in self._walk:
@@ -183,16 +183,16 @@ class StageGraph(Generic[_S]):
 
     @cached_property
     def _replays(self) -> list[CarrierBase]:
-        """The stages that can replay the minibatch of (epoch, index); earlier stages are then not called."""
+        """The stages that can replay a minibatch: return it for (epoch, index) without a call of the earlier stages."""
         return [stage for stage in self.find(CarrierBase) if stage._replays]
 
     @cached_property
     def own_orders(self) -> list[CarrierBase]:
-        """The stages that decide themselves which epoch comes next."""
+        """The carriers without a source. Each keeps an order of its own, and decides itself which epoch comes next."""
         return [stage for stage in self.find(CarrierBase) if not stage.sources]
 
     def refuse_jumps(self, where: str) -> None:
-        """Raise ValueError if a stage decides itself which epoch comes next."""
+        """Raise ValueError if the graph has a stage of `own_orders`: no caller can choose the epoch of such a stage."""
         for stage in self.own_orders:
             raise ValueError(
                 f"{where}: cannot reach another epoch of {stage.name}, which keeps its own order. Start it anew."

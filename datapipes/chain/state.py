@@ -33,7 +33,13 @@ def fingerprint(graph: StageGraph[Any]) -> dict[str, Any]:
 
 
 def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
-    """Return the state of `root`: the position in the running or finished epoch, or the beginning of the next one."""
+    """Return the state of `root`, with the fingerprint of its chain. It names the position in the running or finished
+    epoch, or else the beginning of epoch `next_epoch`.
+
+    Args:
+        run: the running or finished epoch; None: there is none.
+        pending: a state that was loaded and is not read from yet. It is returned if no epoch has begun.
+    """
     state = make_position(root, run, next_epoch, pending)
     if "fingerprint" not in state:
         if run is not None:
@@ -43,8 +49,9 @@ def make_state(root: StageBase, run: Run | None, next_epoch: int, pending: State
 
 
 def make_position(root: StageBase, run: Run | None, next_epoch: int, pending: State | None) -> State:
-    """Return the state of `root` without the fingerprint, which may take long to compute. If no epoch has begun and a
-    state was loaded, `pending`, return a copy of `pending`, which has a fingerprint.
+    """Return the state of `root` as `make_state` does, but without the fingerprint, which may take long to compute.
+
+    If no epoch has begun and `pending` is a loaded state, return a copy of `pending`, which has a fingerprint.
     """
     if run is not None and not run.has_begun:
         run = None
@@ -130,7 +137,11 @@ def parse_state(root: StageBase, state: Any) -> Position:
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any], now: str) -> list[str]:
-    """Return a text for each difference of two fingerprints. `now` is the verb before values of `current`, as "is"."""
+    """Return a text for each difference between two fingerprints.
+
+    Args:
+        now: the verb that the texts have before values of `current`, such as "is".
+    """
     return [
         f"{_name_of(key)} was {_shown_of(saved, key)} and {now} {_shown_of(current, key)}"
         for key in sorted(saved.keys() | current.keys(), key=_name_of)
@@ -143,7 +154,15 @@ def _shown_of(fingerprint: Mapping[str, Any], key: str) -> str:
 
 
 def _parse_ahead(where: str, seeds: SeedBase, ahead: Any, step: int) -> tuple[int, ...]:
-    """Return the steps after `step` that were delivered already."""
+    """Return the steps of this rank after `step` that were delivered already, as the state says; () if `ahead` is None.
+
+    Args:
+        seeds: the chain's ItemSampler, which maps steps to global indices.
+        ahead: the entry "ahead" of a state: {"rank", "world_size", "indices"}.
+        step: the first step that is not delivered.
+    Raises:
+        ValueError: `ahead` is malformed, or another rank's.
+    """
     if ahead is None:
         return ()
     try:

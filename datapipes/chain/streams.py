@@ -1,7 +1,7 @@
 """The stream of minibatches that leaves a chain in an epoch.
 
-Up to its first carrier a chain is evaluated index by index (evaluator.py). A carrier opens a stream of its own; the
-stages after it map over that stream.
+A carrier is a stage that passes minibatches on unchanged, such as a Prefetcher. Up to its first carrier a chain is
+evaluated index by index (evaluator.py). A carrier opens a stream of its own; the stages after it map over that stream.
 """
 
 from __future__ import annotations
@@ -66,10 +66,14 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
 
 
 class _Mapped(Iterator[MiniBatch]):
-    """The results of `fn` for each index or minibatch of `source`, without the dropped ones (None).
+    """An iterator over the results of `fn` for the entries of `source`, which are indices or minibatches. Dropped
+    minibatches (None) are left out.
 
-    An error of `fn` ends the stream. An error of the source does not, since a timeout can be waited out. Closing the
-    stream closes the source and the streams in `made_of`.
+    If `fn` raises, the stream ends. If the source raises, the stream goes on at the next call, since a timeout can be
+    waited out.
+
+    Args:
+        made_of: further streams that are closed together with the source.
     """
 
     def __init__(self, fn: Callable[[Any], MiniBatch | None], source: Iterator[Any], *made_of: Iterator[Any]) -> None:
@@ -96,7 +100,7 @@ class _Mapped(Iterator[MiniBatch]):
 
 
 class EndingWithEpoch(Iterator[MiniBatch]):
-    """The minibatches of an epoch; `end` is called when the epoch has ended, failed or was closed."""
+    """An iterator over the minibatches of an epoch. It calls `end` when the epoch has ended, failed or was closed."""
 
     def __init__(self, minibatches: Iterator[MiniBatch], end: Callable[[], None]) -> None:
         self._minibatches = minibatches
@@ -128,12 +132,13 @@ T = TypeVar("T")
 
 
 class InFlight(Iterator[T]):
-    """The results of `coroutines`, in the order of the coroutines; up to `window` coroutines run at once.
+    """An iterator over the results of `coroutines`, in the order of the coroutines. Up to `window` coroutines run at
+    once.
 
-    At most `window` coroutines are running or have a result that waits for the caller; while the next result takes
-    long, at most 2 * window. So a slow coroutine holds up the others only after a while. If the iterable raises, the
-    running coroutines deliver first, then the error is raised. The next call may continue. An error of a coroutine ends
-    the iterator.
+    At most `window` coroutines are running or have a result that waits for the caller. While the next result is not
+    ready, the limit is 2 * window. So a slow coroutine holds up the others only after a while. If the iterable raises,
+    the running coroutines deliver first, then the error is raised. The next call may continue. An error of a coroutine
+    ends the iterator.
     """
 
     def __init__(self, coroutines: Iterable[Coroutine[Any, Any, T]], window: int) -> None:

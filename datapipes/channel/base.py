@@ -28,7 +28,7 @@ Channel = TypeVar("Channel", bound="ChannelBase")
 
 
 class ChannelBase(ABC):
-    """Carries messages from senders to receivers.
+    """Base of channels, which carry messages (dicts of tensors) from senders to receivers.
 
     Subclasses define `send` and `recv`, and may override any default. Messages of one sender arrive in order.
     """
@@ -42,7 +42,8 @@ class ChannelBase(ABC):
         """Return the next message. Blocks while there is none."""
 
     def end_epoch(self, epoch: int | None = None, **kwargs: Any) -> None:
-        """Tell one receiver that this sender has sent all of an epoch. The receiver's iteration ends there.
+        """Send an end mark: it tells one receiver that this sender has sent all of an epoch. The iteration of that
+        receiver, see `messages`, ends after a mark of each sender.
 
         In ShmChannel and MpChannel `recv` raises EndOfEpoch then. In a channel that defines only `send` and `recv`,
         `recv` returns a message with a reserved key.

@@ -180,9 +180,14 @@ class MpChannel(ChannelBase):
 
 
 def _packed(call: str, item: tuple[int, int, Message]) -> bytes:
-    """Pickle an item, put its tensors into shared memory, and return the bytes.
+    """Pickle `item`, with its tensors put into shared memory, and return the bytes. If the queue's own thread did this,
+    it would print an error instead of raising it, and drop the item.
 
-    If the queue's own thread did this, it would print an error instead of raising it, and drop the item.
+    Args:
+        call: the name of the calling method, for errors.
+        item: (kind, epoch, message); the kind is a message, an end mark or an error.
+    Raises:
+        OSError: /dev/shm has no room for the tensors, or another limit of the system was reached.
     """
     try:
         return bytes(ForkingPickler.dumps(item))

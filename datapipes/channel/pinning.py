@@ -37,7 +37,9 @@ class Pinning:
 
     @classmethod
     def of(cls, shared: _core.ShmQueue) -> Pinning | None:
-        """Page-lock the memory of the channel. Without CUDA, warn once and return None."""
+        """Page-lock the memory of the channel `shared`, and return the object that keeps it so. None: there is no CUDA;
+        the first such call warns.
+        """
         global _WARNED
         if cuda().device_count() > 0:
             return cls(shared)
@@ -56,7 +58,11 @@ class Pinning:
             self._streams.append(stream)
 
     def let_go(self, wait: bool) -> None:
-        """Free the slots whose tensors are gone and whose copies are done. With `wait`, first wait for the copies."""
+        """Free the slots whose tensors are gone and whose copies to GPUs are done.
+
+        Args:
+            wait: True waits first for all copies under way.
+        """
         with self._lock:  # several threads may receive
             self._let_go(wait)
 

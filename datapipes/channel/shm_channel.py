@@ -41,8 +41,8 @@ class ShmChannel(ChannelBase):
 
     `send` copies a message into the segment. `recv` returns tensors that lie in the segment. The memory of a message is
     reused when its last tensor is gone; messages may be released in any order. Receivers may keep any number of
-    messages: if otherwise no gap of half of the segment would be left, `recv` returns a copy outside of it. So a
-    message of up to half of `shm_size` always finds room.
+    messages: once they would leave no free gap of half of the segment, `recv` returns a copy outside of the segment. So
+    a message of up to half of `shm_size` always finds room.
 
     To pass the channel to a process, give it as an argument (every start method works), or send it through a queue of
     multiprocessing. A forked child can use the channel of its parent. `close` in the process that made the channel ends
@@ -282,7 +282,7 @@ class ShmChannel(ChannelBase):
 
     @property
     def most_bytes_kept(self) -> int:
-        """Size in bytes of the largest message that finds room, however many messages receivers keep."""
+        """Size in bytes of the largest message that always finds room, however many messages receivers keep."""
         return self._open("most_bytes_kept").data_bytes // 2
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -299,7 +299,7 @@ class ShmChannel(ChannelBase):
 
 
 def _attached(kind: type[ShmChannel], descriptor: Any) -> ShmChannel:
-    """Return another process's channel from a `descriptor` that multiprocessing has passed on."""
+    """Return another process's channel, when it is unpickled here. `descriptor` is what multiprocessing passed on."""
     return kind.from_descriptor(descriptor.detach())
 
 
@@ -325,7 +325,8 @@ from_capsule: Callable[[object], Tensor] = getattr(torch._C, "_from_dlpack", fro
 def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
     """Return (tensor, dtype name): a contiguous tensor of a dtype that DLPack can name, with the values of `value`.
 
-    If the tensor has the bits of `value` under another dtype, the name is that of the dtype of `value`; otherwise "".
+    The name is "", unless the tensor has the bits of `value` under another dtype. Then it is the name of the dtype of
+    `value`.
 
     Raises:
         TypeError: The value is not a dense tensor in host memory, or the key is no str; the message says which.

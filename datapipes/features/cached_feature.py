@@ -1,7 +1,8 @@
 """CPUCachedFeature: rows of a slower feature kept in memory; count_accesses counts the rows that a loader asks for.
 
 A cache changes the speed of reads, never their values: rows have the bits of the feature. It keeps rows as the feature
-stores them, so rows that are stored with fewer bits take fewer bytes here too. One process owns a cache.
+stores them, so rows that are stored with fewer bits take fewer bytes here too. Only the process that makes a cache may
+use it.
 """
 
 from __future__ import annotations
@@ -71,15 +72,21 @@ class CachingFeature(FeatureOver):
         return self._max_bytes
 
     def update(self, ids: Tensor, values: Tensor) -> None:
-        """Set rows of the cached feature, see Feature.update; its other caches drop these rows too."""
+        """Set rows of the feature that is cached, see Feature.update. This cache, and any other cache of that feature,
+        drops these rows.
+        """
         self.feature.update(ids, values)
 
     @abstractmethod
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop the rows at `ids`, which have changed, and perhaps more rows; return the ids that `_keep` must read."""
+        """Drop the kept rows at `ids`, which have changed in the feature; more rows may be dropped. Return the ids
+        whose rows `_keep` must read again.
+        """
 
     def _keep(self, ids: Tensor) -> None:
-        """Read the rows at `ids`, which `_forget` returned, and keep the rows; by default do nothing."""
+        """Read the rows at `ids` from the feature again, and keep them. `ids` is what `_forget` returned. By default do
+        nothing.
+        """
 
     def _decode(self, rows: Tensor) -> Tensor:
         return self.feature._decode(rows)
@@ -93,11 +100,11 @@ class CachingFeature(FeatureOver):
 
 
 def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -> int:
-    """Return `max_bytes` in bytes; raise ValueError if there is no room for one row and the table of all ids.
+    """Return `max_bytes` as a number of bytes. Raise ValueError if a cache of that size has no room for one row.
 
     Args:
         of_row: bytes of one row.
-        of_ids: bytes of the table of all ids.
+        of_ids: bytes of the cache's table of all ids, for which there must be room too.
     """
     num_bytes = parse_size(where, "max_bytes", max_bytes)
     if num_bytes < of_row + of_ids:
@@ -109,15 +116,17 @@ def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -
 
 
 class CPUCachedFeature(CachingFeature):
-    """A feature whose rows are kept in memory, as many as fit. After `update` of the feature, it returns the new rows.
+    """A feature that keeps rows of another feature in memory, as many as fit. After an `update` of the other feature,
+    this one returns the new rows too.
 
     Args:
         feature: the feature from which missing rows are read, such as a DiskFeature.
         max_bytes: memory for the kept rows and for the tables that find them: "4GB", or bytes as an int. The tables
             take 4 bytes for each row of the feature, 5 with "sieve", and 20 for each kept row.
         policy: which row is dropped for a new row. "sieve" or None: the oldest row that was not asked for since SIEVE
-            last considered it; but the new row is not kept unless it was asked for more often than that row. "lru": the
-            row whose last request is longest ago. "static": no row; `counts` decides which rows are kept.
+            last considered it. The new row replaces it only if the new row was asked for more often; otherwise the new
+            row is not kept. "lru": the row whose last request is longest ago. "static": no row; `counts` decides which
+            rows are kept.
         counts: for "static": int64 [count], how often each row is asked for, `count_accesses(loader)[key]`. The rows
             with the largest counts are read when the cache is built; of rows with equal counts, those with smaller ids.
         share_with: another CPUCachedFeature whose rows have the same number of bytes. This cache then keeps its rows in
@@ -151,7 +160,7 @@ class CPUCachedFeature(CachingFeature):
 
     @property
     def policy(self) -> str:
-        """The policy that says which row leaves for a new row; fixed."""
+        """The policy that says which row is dropped for a new row; fixed."""
         return self._memory.policy
 
     def _new_memory(self, max_bytes: Any, policy: str, counts: Any) -> _Memory:
@@ -167,7 +176,9 @@ class CPUCachedFeature(CachingFeature):
         return _Memory(self._row_bytes, parse_size(_WHERE, "max_bytes", max_bytes), policy)
 
     def _memory_of(self, other: Any, max_bytes: Any, policy: Any, counts: Any) -> _Memory:
-        """Return the memory of the cache `other`, for this cache to share; raise ValueError if it cannot."""
+        """Return the memory of the cache `other`, which this cache is to share. Raise ValueError if it cannot be
+        shared.
+        """
         if not isinstance(other, CPUCachedFeature) or not (max_bytes is policy is counts is None):
             raise ValueError(
                 f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes, policy and counts, got "
@@ -224,7 +235,8 @@ class CPUCachedFeature(CachingFeature):
         return rows
 
     def _put(self, ids: Tensor, rows: Tensor, changes: int) -> None:
-        """Keep `rows`, unless rows of the feature have changed since `rows` were read: then `rows` may be old.
+        """Keep `rows`, the rows at `ids`. Do nothing if rows of the feature have changed since `rows` were read, since
+        `rows` may then be old.
 
         Args:
             changes: the value of `_changes` before the read.
@@ -234,7 +246,9 @@ class CPUCachedFeature(CachingFeature):
                 self._memory.cache.put(ids.numpy(), byte_rows(rows.contiguous()), count=self.count, first=self._first)
 
     def _forget(self, ids: Tensor) -> Tensor:
-        """Drop the rows at `ids`. A static cache returns the ids of the rows that it had kept, to read them again."""
+        """Drop the rows at `ids`. A static cache returns the ids of the rows that it had kept, so that they are read
+        again; other caches return no ids.
+        """
         cache, table = self._memory.cache, {"count": self.count, "first": self._first}
         with self._changing:
             self._changes += 1
@@ -267,7 +281,9 @@ class CPUCachedFeature(CachingFeature):
 
 
 class _Memory:
-    """The memory of one cache, or of caches that share it. It has room for as many rows as fit, up to all rows."""
+    """The memory of one cache, or of several caches that share it. It has room for as many rows as fit into
+    `max_bytes`, but not for more rows than the features have.
+    """
 
     def __init__(self, row_bytes: int, max_bytes: int, policy: str) -> None:
         self._row_bytes, self.max_bytes, self.policy = row_bytes, max_bytes, policy
@@ -275,7 +291,10 @@ class _Memory:
         self.cache = _core.RowCache(1, row_bytes, policy, 0)
 
     def join(self, count: int) -> int:
-        """Add a feature of `count` rows; return its offset: its id i is offset + i here. All kept rows are dropped."""
+        """Make room for one more feature, of `count` rows, in this memory. All kept rows are dropped.
+
+        Return the offset of the feature: its id i is the id offset + i in this memory.
+        """
         first, total = self._count, self._count + count
         of_slot = _core.RowCache.bytes_of_slot(self._row_bytes)
         of_ids = _core.RowCache.bytes_of_id(self.policy) * total
@@ -290,14 +309,14 @@ class _Memory:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the room for rows, and of the tables."""
+        """Bytes that the cache takes: the room for rows, and the tables."""
         of_ids = _core.RowCache.bytes_of_id(self.policy) * self._count
         return self.cache.slots * _core.RowCache.bytes_of_slot(self._row_bytes) + of_ids
 
 
 def _most_asked(counts: Tensor, most: int) -> Tensor:
-    """Return up to `most` ids with the largest counts, ascending. Of ids with equal counts, take the smaller ids; leave
-    out ids with count 0.
+    """Return the ids with the largest counts, at most `most`, in ascending order of the ids. Of ids with equal counts,
+    the smaller ids are taken. Ids with count 0 are left out.
 
     Avoids a sort of all ids, which would take several times the memory of the counts.
     """

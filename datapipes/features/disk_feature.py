@@ -109,7 +109,7 @@ class DiskFeature(StoredFeature):
     # --- the open file
 
     def _use_descriptor(self) -> None:
-        """Open the file in this process, and check that it is the file that was opened first."""
+        """Open the file in this process, and check that it is the same file as when the feature was built."""
         file = open_regular(self.path)
         with file:
             self._refuse_change(file.fileno())
@@ -122,7 +122,9 @@ class DiskFeature(StoredFeature):
         weakref.finalize(self, os.close, self._descriptor)
 
     def _open_direct(self) -> int | None:
-        """Return a descriptor that reads past the page cache; None if that is not wanted or not allowed."""
+        """Return a descriptor that reads past the page cache (O_DIRECT). None: that is not wanted, or the disk does not
+        allow it.
+        """
         is_wanted = self._file.st_size > _core.memory_left()[0] if self._direct is None else self._direct
         if not is_wanted:
             return None
@@ -216,7 +218,8 @@ class DiskFeature(StoredFeature):
 
     @contextmanager
     def _open_to_write(self) -> Iterator[int]:
-        """Context manager: give a descriptor to write to the file. Writes in the `with` block do not count as changes.
+        """Context manager: yield a file descriptor for overwriting rows. After writes in its `with` block, this feature
+        does not raise that the file has changed.
 
         Raises:
             ValueError: The file has changed since it was opened.
@@ -265,7 +268,9 @@ class DiskFeature(StoredFeature):
     # --- properties
 
     def stats(self) -> dict[str, int]:
-        """Return counts so far: "rows" and "row_bytes" asked for, "reads" of the disk and their "disk_bytes"."""
+        """Return counts so far: "rows" and "row_bytes" that were asked for, "reads" of the disk, and "disk_bytes" that
+        they read.
+        """
         return dict(zip(("rows", "row_bytes", "reads", "disk_bytes"), self._counts.tolist(), strict=True))
 
     @property

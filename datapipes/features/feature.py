@@ -68,11 +68,15 @@ class Feature(ABC):
         return int(ids.shape[0]) * math.prod(self.shape) * self.dtype.itemsize
 
     def _read_stored(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids` as they are stored, by default the result of `read`; `_decode` gives values."""
+        """Return the rows at `ids` as they are stored, from which `_decode` makes values. By default the result of
+        `read`.
+        """
         return self.read(ids) if out is None else self.read(ids, out)
 
     def _decode(self, rows: Tensor) -> Tensor:
-        """Return the values of stored rows [n, *shape], with the same bits as from `read`."""
+        """Return the values of `rows`, [n, *shape], which `_read_stored` returned. They have the same bits as from
+        `read`.
+        """
         return rows
 
     def update(self, ids: Tensor, values: Tensor) -> None:
@@ -126,8 +130,8 @@ class Feature(ABC):
         raise NotImplementedError
 
     def _checked(self, where: str, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Check the arguments of `update`; return (ids, values) for `write_rows`: ids ascending without repeats, and
-        for each id its last row.
+        """Check the arguments of `update`. Return (ids, values) as `write_rows` needs them: ids ascending without
+        repeats, and for each id the last of its rows.
         """
         wanted = check_index_tensor(where, "ids", ids, in_host=False).cpu().long()
         rows, expected = as_tensor(where, "values", values), (wanted.shape[0], *self.shape)
@@ -167,7 +171,7 @@ class Feature(ABC):
         return {}
 
     def _finish_reads(self) -> None:  # most features have nothing to wait for
-        """Wait until it is known whether all ids that were read on devices have rows; by default do nothing.
+        """Wait until it is known whether all ids of earlier reads on GPUs have rows. By default do nothing.
 
         Raises:
             IndexError: An id had no row.
@@ -213,7 +217,9 @@ class StoredFeature(Feature):
     _scales: dict[torch.device, Tensor]
 
     def _scale_on(self, device: torch.device) -> Tensor | None:
-        """Return `scale` on a device, for work queued there on the current stream; it is copied once."""
+        """Return `scale` on `device`, for work that is queued there on the current stream. It is copied only once.
+        None: there is no scale.
+        """
         if self.scale is None or device.type == "cpu":
             return self.scale
         copied = self._scales.get(device)
@@ -235,7 +241,8 @@ _caches: set[weakref.ref[Any]] = set()  # its operations are atomic, so threads 
 
 
 def note_cache(cache: Any) -> None:
-    """Let `update` of `cache.feature` notify `cache`, as long as the cache lives.
+    """Register a cache, so that `update` of the feature `cache.feature` tells it which rows have changed. The
+    registration ends with the cache.
 
     `update` calls `cache._forget(ids)`, which drops the rows and returns the ids to read again, and `cache._keep(ids)`,
     which reads and keeps the rows at those ids.

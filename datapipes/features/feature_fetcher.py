@@ -115,7 +115,9 @@ class FeatureFetcher(MiniBatchTransformer):
         return self._filled(minibatch, requests, rows)
 
     def _made_of(self, *minibatches: Any) -> Any:
-        """Return the result of `transform`, under the limit of GPU threads that a DataLoader's plan may have set."""
+        """Return the result of `transform`. If a DataLoader's plan has limited the GPU threads of this stage, the limit
+        holds during the call.
+        """
         if self._gpu is None:
             return self.transform(*minibatches)
         with limited_to(self._gpu[1]):
@@ -131,7 +133,7 @@ class FeatureFetcher(MiniBatchTransformer):
 
     @property
     def feature_keys(self) -> list[FeatureKey]:
-        """The store's keys of the features to read, nodes first."""
+        """The keys, in the store, of the features that this stage reads; those of nodes first."""
         return [*self._of_nodes.values(), *self._of_edges.values()]
 
     @property
@@ -143,25 +145,26 @@ class FeatureFetcher(MiniBatchTransformer):
         return sum(self.feature_store[tuple(key)].bytes_for(ids) for *key, ids in self.requests_of(minibatch))
 
     def reads_on(self, device: torch.device) -> dict[FeatureKey, str | None]:
-        """Return how each feature is read with ids on a CUDA device, see Feature.reads_on."""
+        """Return {key of a feature: how it is read with ids on `device`, a CUDA device}; see Feature.reads_on."""
         return {key: self.feature_store[key].reads_on(device) for key in self.feature_keys}
 
     def _reads_by_uva(self, device: torch.device) -> bool:
-        """Return whether any values are read from host memory with ids on a CUDA device."""
+        """Return whether some feature, with at least one value, is read from host memory by the GPU `device`."""
         read = [self.feature_store[key] for key, how in self.reads_on(device).items() if how == "uva"]
         return any(math.prod((feature.count, *feature.shape)) > 0 for feature in read)
 
     def _behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
-        """Return a new stage like this one, for a DataLoader's plan that copies minibatches to `device` before it. Each
-        chain gets its own stage. Only the last pass of the plan may call this: a stage that is rebuilt later forgets
-        `device` and `max_uva_threads`.
+        """Return a copy of this stage for a DataLoader's plan in which minibatches are copied to `device` before it.
+
+        Each chain gets its own stage. Only the last pass of the plan may call this, since a stage that is rebuilt later
+        forgets `device` and `max_uva_threads`.
         """
         stage = copy.copy(self)
         stage._gpu = device, max_uva_threads
         return stage
 
     def _finish_reads(self) -> None:
-        """Wait until it is known whether all ids that were read on devices have rows; see Feature._finish_reads."""
+        """Wait until it is known whether all ids of earlier reads on GPUs have rows; see Feature._finish_reads."""
 
         def finish(key: FeatureKey) -> None:
             with _named(), naming(*key):
@@ -173,7 +176,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return self.feature_store.read_many(requests)
 
     def _reads_async(self) -> bool:
-        """Return whether minibatches are read by `transform_async`."""
+        """Return whether the stage is asynchronous: minibatches are read by `transform_async`, several at once."""
         store = self.feature_store
         says_so = check_bool("fetch_feature", "reads_async", store.reads_async)
         if not says_so and not any(store[key].reads_async for key in self.feature_keys):
@@ -186,7 +189,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return not hides_own(self, FeatureFetcher, "transform")
 
     def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
-        """Return the requests of a minibatch, nodes first."""
+        """Return the requests (domain, type, name, ids) for the features of a minibatch, those for nodes first."""
         requests: list[FeatureRequest] = []
         if self._of_nodes:
             nodes = self._nodes_of(minibatch)
@@ -226,7 +229,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return self._by_type("node", self.node_feature_keys, nodes)
 
     def _of_each_hop(self, minibatch: MiniBatch) -> list[FeatureRequest]:
-        """Return the requests for edge features, hop by hop."""
+        """Return the requests (domain, type, name, ids) for edge features, hop by hop."""
         if minibatch.blocks is None:
             raise ValueError(
                 "fetch_feature: edge features need blocks, found none in the minibatch. Put a sampler before this "
@@ -247,8 +250,14 @@ class FeatureFetcher(MiniBatchTransformer):
         return requests
 
     def _by_type(self, domain: str, keys: Names, value: Any) -> Mapping[Any, Any]:
-        """Return the value of a minibatch's field as {type: value}, {None: value} without types. Raise if `keys` do not
-        fit the value.
+        """Return `value`, a field of a minibatch, as {type: field of this type}; without types {None: value}.
+
+        Args:
+            domain: "node" or "edge".
+            keys: the names of features that this stage reads.
+        Raises:
+            TypeError, ValueError: `keys` are by type and the minibatch has no types, or the other way round; or the
+                minibatch lacks a type.
         """
         has_types = isinstance(value, dict)
         if has_types is not isinstance(keys, dict):
@@ -272,7 +281,9 @@ class FeatureFetcher(MiniBatchTransformer):
                 )
 
     def _check_types(self, domain: str, keys: Names, sampler: Sampler) -> None:
-        """Check that the graph of the nearest sampler upstream has the types, and that it draws from the edge types."""
+        """Check that the graph of `sampler`, the nearest sampler upstream, has the types in `keys`. For edges, check
+        that the sampler draws from these types.
+        """
         graph = sampler.graph
         types: Any = graph.node_types if domain == "node" else graph.edge_types
         drawn_from: Any = types if domain == "node" else sampler.edge_types
@@ -286,7 +297,9 @@ class FeatureFetcher(MiniBatchTransformer):
                 )
 
     def _check_rows(self, sampler: Sampler) -> None:
-        """Check the features against the graph and the edge ids of the nearest sampler upstream."""
+        """Check that the features have enough rows for the graph of `sampler`, the nearest sampler upstream, and that
+        it returns edge ids if edge features are read.
+        """
         graph = sampler.graph
         for domain, type_, name in self.feature_keys:
             rows, is_node = self.feature_store[domain, type_, name].count, domain == "node"
@@ -324,7 +337,9 @@ class FeatureFetcher(MiniBatchTransformer):
 
 
 def _merged(old: Mapping[Any, Tensor], new: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
-    """Return the features of both dicts, `new` replacing `old`; with types, in the order of the types."""
+    """Return the features of both dicts. Where both have a key, take the value of `new`. With types, the order is that
+    of the types.
+    """
     features = {**old, **new}
     return in_order_of_types(features) if isinstance(next(iter(new)), tuple) else features
 
@@ -339,7 +354,9 @@ def _named() -> Iterator[None]:
 
 
 def checked_rows(requests: list[FeatureRequest], all_rows: Any) -> list[Any]:
-    """Return a store's answers as a list; raise unless each is a tensor or SparseRows with one row for each id."""
+    """Return a store's answers as a list. Raise unless there is one for each request: a tensor or SparseRows with one
+    row for each id.
+    """
     if len(all_rows) != len(requests):
         raise ValueError(
             f"fetch_feature: read_many gave {len(all_rows)} tensors for {len(requests)} requests; one for each is "

@@ -1,4 +1,4 @@
-"""FeatureStore: features by (domain, type, name)."""
+"""FeatureStore: features of nodes and edges, found by (domain, type, name). The domain is "node" or "edge"."""
 
 from __future__ import annotations
 
@@ -189,12 +189,12 @@ def naming(domain: str, type_: Any, name: str) -> Iterator[None]:
 
 
 def feature_text(domain: str, type_: Any, name: str) -> str:
-    """Return a feature's name for errors."""
+    """Return the name of a feature as errors write it."""
     return f"{domain} feature {name!r}" + ("" if type_ is None else f" of the type {type_!r}")
 
 
 def _with_tuple(key: FeatureKey) -> FeatureKey:
-    """Return a key with its edge type as a tuple."""
+    """Return `key` with the edge type as a tuple (src, rel, dst), also if it was given as the text "src:rel:dst"."""
     match key:
         case ("edge", str(type_), name):
             return "edge", check_edge_type("FeatureStore", type_), name
@@ -231,7 +231,10 @@ def check_keys(domain: str, keys: Any) -> Names:
 
 
 def store_keys(domain: str, names: Names) -> dict[Any, FeatureKey]:
-    """Return {key in a minibatch: key in the store} in the order in which the features are read."""
+    """Return {key in a minibatch: key in the store} for some names, in the order in which the features are read.
+
+    A key in a minibatch is the name of the feature, or (type, name).
+    """
     by_type = names if isinstance(names, dict) else {None: names}
     return by_name({(domain, type_, name): (domain, type_, name) for type_ in by_type for name in by_type[type_]})
 
@@ -242,12 +245,13 @@ def by_name(values: Mapping[FeatureKey, Any]) -> dict[Any, Any]:
 
 
 def other_form(domain: str, keys: Names, owner: str, types: Sequence[Any] | None) -> ValueError:
-    """Return the error for feature names that are a list though the graph has types, or by type though it has none.
+    """Return the error for feature names in the wrong form: a list though the graph has types, or {type: names} though
+    it has none.
 
     Args:
         keys: the names that the user gave, a list or {type: names}.
-        owner: where the types are, "the minibatch" or "the sampled graph".
-        types: the types there; None without types.
+        owner: what has the types, "the minibatch" or "the sampled graph".
+        types: the types of `owner`; None without types.
     """
     if types is None:
         has, needed = "no types", "a list of names"

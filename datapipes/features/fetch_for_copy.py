@@ -1,8 +1,8 @@
 """FetchForCopy and Decode: a feature fetch on the CPU whose rows are copied to a GPU next.
 
 The fetch reads into page-locked memory, so that the copy runs while the next minibatch is fetched. Features stored with
-fewer bits are copied as they are stored and decoded on the GPU. A DataLoader's plan replaces a FeatureFetcher by these
-stages.
+fewer bits are copied as they are stored and decoded on the GPU. A DataLoader's plan puts these stages in the place of a
+FeatureFetcher.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class FetchForCopy(FeatureFetcher):
 
     @classmethod
     def can_replace(cls, stage: Stage) -> bool:
-        """Return whether a stage is a FeatureFetcher that reads feature by feature, as this stage does."""
+        """Return whether a FetchForCopy can take the place of `stage`: it is a FeatureFetcher, not a subclass, that
+        reads synchronously, one feature after the other.
+        """
         if type(stage) is not FeatureFetcher or stage.asynchronous:
             return False
         store = type(stage.feature_store)
@@ -100,7 +102,9 @@ class Decode(MiniBatchTransformer):
 
 
 def stored_in(fetches: Sequence[FetchForCopy]) -> list[Stored]:
-    """Return (key in the store, feature) of each feature whose rows `fetches` leave to be decoded."""
+    """Return (key in the store, feature) of each feature whose rows `fetches` leave as they are stored, to be decoded
+    later.
+    """
     last: dict[FeatureKey, Feature] = {}  # a later fetch of the same name replaces an earlier fetch
     for fetch in fetches:
         last.update({key: fetch.feature_store[key] for key in fetch.feature_keys})

@@ -107,7 +107,7 @@ class GPUCachedFeature(CachingFeature):
         return rows
 
     def _read_beside(self, ids: Tensor, kept: Kept, orders: Tensor) -> Tensor:
-        """Return the rows at `ids`: those that are not in the cache are read from the feature.
+        """Return the rows at `ids`. Rows that are not in the cache are read from the feature.
 
         Args:
             kept, orders: what RowCache.look_up returned for `ids`.
@@ -124,7 +124,9 @@ class GPUCachedFeature(CachingFeature):
         return gather(rows, ids.long().masked_scatter(is_lacking, numbers), missing=self._missing, kept=kept)
 
     def reads_on(self, device: torch.device) -> str | None:
-        """See Feature.reads_on: "uva" if the GPU reads the feature itself, else "device memory". Other GPUs: None."""
+        """See Feature.reads_on. On the GPU of this cache: "uva" if the GPU itself reads missing rows from host memory,
+        else "device memory". On other GPUs: None.
+        """
         if cuda().device(device) != self._device:
             return None
         return (self.feature.reads_on(device) if reads_into(self.feature) else None) or "device memory"
@@ -156,7 +158,8 @@ class GPUCachedFeature(CachingFeature):
 
 
 class RowCache:
-    """Rows of a feature, found by their ids. Call `look_up`, `put` and `clear` within `turn`; any thread may do so.
+    """Rows of a feature in the memory of a GPU, found by their ids. Call `look_up`, `put` and `clear` inside `with
+    cache.turn():`; any thread may do so.
 
     It is set-associative: an id may lie in the 16 slots of set `id % num_sets`, and the row that was asked for longest
     ago is replaced first. The GPU looks up ids and chooses slots, so the host waits for neither. Reads take turns: on
@@ -193,13 +196,15 @@ class RowCache:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory taken."""
+        """Bytes of GPU memory that the cache takes."""
         return self._memory.shape[0]
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Context manager for one read of the cache. The work that its `with` block queues on the current stream runs
-        after that of all earlier `with` blocks. Only one thread at a time is inside.
+        """Context manager for one read of the cache. Only one thread at a time is inside.
+
+        On the GPU, the work that its `with` block queues on the current stream runs after the work of all earlier
+        `with` blocks.
         """
         with self._lock:
             stream = cuda().current_stream(self.device)
@@ -215,8 +220,9 @@ class RowCache:
         """Look up ids, int32 or int64 [n] on the device.
 
         Returns:
-            (kept, orders). `kept`: the slots of the ids that were found. `orders`: int64 [n], for each missing id its
-            position among all ids of the feature, sorted by set; NO_ORDER for an id that was found or has no row.
+            (kept, orders). `kept` says in which slots the rows of the found ids are. `orders` is int64 [n], an argument
+            of `put`. For each missing id it has the position of the id in the order of all ids by set. For an id that
+            was found, or has no row, it has NO_ORDER.
         """
         from datapipes.device import kernels
 
@@ -232,7 +238,8 @@ class RowCache:
         return Kept(self.rows, slots), orders
 
     def put(self, orders: Tensor, rows: Tensor) -> None:
-        """Keep the rows of ids that `look_up` did not find in this turn, as many as the sets have room for.
+        """Keep rows of the ids that `look_up` did not find, as many as the sets have room for. Call it inside the same
+        `with` block.
 
         Args:
             orders: the orders that `look_up` returned.
@@ -258,12 +265,12 @@ class RowCache:
             raise
 
     def clear(self) -> None:
-        """Drop all rows; call it in a turn."""
+        """Drop all rows. Call it inside `with cache.turn():`."""
         self._keys.fill_(-1)
         self._stamps.zero_()
 
     def counted(self) -> list[int]:
-        """Return the hits and the misses so far, after all earlier reads of the cache have finished."""
+        """Return [hits, misses] so far, counted in ids, after all earlier reads of the cache have finished."""
         with self.turn():
             counts: list[int] = self._counts.tolist()
         return counts

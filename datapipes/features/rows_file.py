@@ -39,7 +39,7 @@ _WHERE = "DiskFeature.write"
 
 @dataclass(frozen=True)
 class RowsHeader:
-    """The first line of a .rows file."""
+    """The first line of a .rows file: what its rows are, and how they are stored."""
 
     format: str
     version: Count

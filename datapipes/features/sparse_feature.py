@@ -71,7 +71,8 @@ class SparseFeature(Feature):
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseFeature:
-        """Return the rows of a scipy sparse matrix. Repeated entries are added up, and columns ascend in each row.
+        """Return a SparseFeature with the rows of a scipy sparse matrix. Repeated entries are added up, and columns
+        ascend in each row.
 
         Raises:
             TypeError: `matrix` is no scipy sparse matrix.
@@ -88,7 +89,8 @@ class SparseFeature(Feature):
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> SparseFeature:
-        """Return the rows of a sparse CSR tensor [count, num_columns] in host memory. The tensor is viewed, not copied.
+        """Return a SparseFeature with the rows of a sparse CSR tensor [count, num_columns] in host memory. The tensor
+        is viewed, not copied.
 
         Raises:
             TypeError: `tensor` is no sparse CSR tensor of 2 dimensions.
@@ -168,7 +170,7 @@ class SparseFeature(Feature):
 
 
 def _check_entries(indptr: Tensor, indices: Tensor, num_columns: int) -> None:
-    """Raise unless `indptr` and `indices` are rows in CSR form."""
+    """Raise unless `indptr` and `indices` are valid rows in CSR form, with columns in [0, num_columns)."""
     num_entries = int(indices.shape[0])
     ends = indptr[[0, -1]].tolist() if indptr.shape[0] > 0 else []
     if ends != [0, num_entries]:

@@ -53,7 +53,7 @@ def check_stored_as(where: str, stored_as: Any, dtype: torch.dtype) -> torch.dty
 def encode(
     where: str, values: Tensor, stored_as: torch.dtype, scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the stored rows of float32 values [count, *shape], and the scale of each column for int8.
+    """Return (rows, scale): float32 values [count, *shape] as they are stored, and for int8 the scale of each column.
 
     float16, bfloat16: each value is rounded to the nearest, ties to even. int8: the scale of a column is its largest
     |value| divided by 127, float32, and 0 if all its values are 0; a value is stored as value / scale, float32, rounded
@@ -79,10 +79,10 @@ def encode(
 
 
 class Encoder:
-    """Stores float32 values that come in pieces; see `encode`.
+    """Stores float32 values that come in pieces, as `encode` does for values that are there at once.
 
     Attributes:
-        needs_scale: whether the dtype is int8. Without a given scale, `look` must then see all pieces first.
+        needs_scale: whether the dtype is int8. Unless the scale was given, call `look` for all pieces before `store`.
     """
 
     def __init__(self, where: str, stored_as: torch.dtype, scale: Tensor | None = None) -> None:
@@ -91,14 +91,16 @@ class Encoder:
         self._scale, self._is_given = scale, scale is not None
 
     def look(self, piece: Tensor) -> None:
-        """Note the largest magnitude in each column of a piece [n, *shape]."""
+        """Note the largest magnitude in each column of `piece`, [n, *shape], from which `scale` is computed."""
         if piece.shape[0] == 0:
             return
         largest = piece.abs().amax(0)
         self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)  # both keep NaN
 
     def scale(self, shape: Sequence[int], device: torch.device) -> Tensor | None:
-        """Return the scale of each column, float32 [*shape], for int8; else None."""
+        """Return the scale of each column, float32 [*shape], if the dtype is int8; else None. It is computed from the
+        pieces that `look` has seen, unless it was given.
+        """
         if self.needs_scale and self._scale is None:
             largest = torch.zeros(tuple(shape), device=device) if self._largest is None else self._largest
             self._scale = _scale_of(self._where, largest)
@@ -173,7 +175,11 @@ def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _scale_of(where: str, largest: Tensor) -> Tensor:
-    """Return the scale of each column, given its largest magnitude."""
+    """Return the scale of each column for int8.
+
+    Args:
+        largest: [*shape], the largest magnitude in each column.
+    """
     if not bool(largest.isfinite().all()):
         bad = ~largest.isfinite()
         raise ValueError(
@@ -186,7 +192,11 @@ def _scale_of(where: str, largest: Tensor) -> Tensor:
 
 
 def _check_within(where: str, values: Tensor, quotient: Tensor, scale: Tensor) -> None:
-    """Raise ValueError if int8 cannot hold some of the values with the scale of existing rows."""
+    """Raise ValueError if int8 cannot hold some of `values` with `scale`, the scale of existing rows.
+
+    Args:
+        quotient: `values / scale`, rounded.
+    """
     lost = ~((quotient.abs() <= _LARGEST) | (values == 0))  # NaN too
     if bool(lost.any()):
         columns = lost.any(0)
@@ -228,7 +238,9 @@ def _and_others(bad: Tensor) -> str:
 
 
 def pieces_of(values: Tensor, num_bytes: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield (index of the first row, rows) for pieces of about `num_bytes`; one empty piece if there are no rows."""
+    """Split `values` into pieces of about `num_bytes`. Yield (index of the first row, rows) for each; one empty piece
+    if there are no rows.
+    """
     step = max(1, num_bytes // max(math.prod(values.shape[1:]) * values.element_size(), 1))
     for begin in range(0, max(values.shape[0], 1), step):
         yield begin, values[begin : begin + step]

@@ -223,7 +223,7 @@ class TensorFeature(Pinnable, StoredFeature):
         self._show(self.tensor)
 
     def _show(self, tensor: Tensor) -> None:
-        """Set `self.tensor`, and make the objects that read its rows."""
+        """Use `tensor`, the stored rows, from now on: set `self.tensor`, and make the objects that read its rows."""
         self.tensor = tensor
         self._table = None if cuda().holds(tensor) else RowTable(tensor)
         self._device_rows = DeviceRows(tensor)
@@ -323,13 +323,18 @@ class DeviceRows:
         self.note_written()
 
     def note_written(self) -> None:
-        """Let later reads wait for the work that is queued by now on the current stream of the table's device."""
+        """Let later reads wait for writes to the table that are queued by now on the current stream of its device."""
         if self._is_on_device:
             self._written = cuda().new_event()
             self._written.record(cuda().current_stream(self._table.device))
 
     def reads_on(self, device: torch.device, is_locked: bool) -> str | None:
-        """See Feature.reads_on. `is_locked`: whether the rows stay page-locked as long as the feature lives."""
+        """Return how `read` works with ids on `device`, a CUDA device: "uva", "device memory" or None, as defined by
+        Feature.reads_on.
+
+        Args:
+            is_locked: whether the rows stay page-locked as long as the feature lives.
+        """
         if self._is_on_device:
             return "device memory" if cuda().device(device) == self._table.device else None
         return "uva" if self._table.numel() == 0 or is_locked else None
@@ -344,16 +349,16 @@ class DeviceRows:
         sort_ids: bool | None,
         kept: Kept | None = None,
     ) -> Tensor:
-        """Return the rows at `ids`, int32 or int64 [n] on a device, queued on its current stream.
+        """Return the rows at `ids`, int32 or int64 [n] on a GPU. The read is queued on the current stream of that GPU.
 
         Args:
             is_locked: as for `reads_on`.
-            dtype: dtype of the returned rows: that of the table, or float32 to decode the rows.
+            dtype: dtype of the returned rows: the dtype of the table, or float32 to decode the rows.
             scale: float32 [*shape] on the device of the ids, to decode int8.
-            sort_ids, kept: see gather; for rows in host memory.
+            sort_ids, kept: as for `gather` (device/gather.py), if the rows lie in host memory.
         Raises:
             ValueError: The rows cannot be read from that device.
-            IndexError: Ids that were read earlier have no row.
+            IndexError: Ids of an earlier read have no row, as is known by now.
         """
         device, table = ids.device, self._table
         if self._is_on_device and table.device != device:

@@ -1,4 +1,6 @@
-"""DataLoader, its rewrite passes, and the stages that carry minibatches."""
+"""DataLoader, the passes that rewrite its chain into a plan, and the stages that run other stages in threads and
+processes.
+"""
 
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.from_node import FromNode

@@ -1,8 +1,9 @@
-"""Bottleneck: the cause that bounds an epoch as text, with the option to change. For `stats()`, reports and traces.
+"""Find the bottleneck of a loader: what bounds the speed of an epoch, and which option to change. `stats()`, reports
+and traces show it as text.
 
-A lane is the stages that run in the same threads or processes. If the consumer hardly waits, nothing in the loader is
-blamed. Otherwise the lane that works for the largest share of the time holds up all other lanes; the stage to blame is
-the stage of that lane that takes the most time.
+A lane is a group of stages that run in the same threads or processes. If the consumer hardly waits, nothing in the
+loader is blamed. Otherwise the lane that works for the largest share of the time holds up all other lanes; the stage to
+blame is the stage of that lane that takes the most time.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ WORKING = 0.6  # share of the time: workers that work less are held up by the re
 
 
 class Bottleneck(NamedTuple):
-    """The cause that bounds an epoch.
+    """What bounds the speed of an epoch: the consumer, or a stage of the loader.
 
     Attributes:
         cause: "consumer", "few", "start", "tiny", "disk", "network", "processors", "transform", "workers", "channel",
             "seeds", "sampling", "gather", "copy", "loader" or "stage".
         stage: the label of the stage to blame; "" if no stage is to blame.
         waits: the share of the time in which the consumer waited.
-        found, advice: a sentence on the finding, and a sentence on the remedy.
+        found: a sentence on what was measured.
+        advice: a sentence on what to change.
     """
 
     cause: str
@@ -45,12 +47,19 @@ class Bottleneck(NamedTuple):
 
     @property
     def short(self) -> str:
-        """The cause and, if there is one, the stage to blame, as a short text."""
+        """The bottleneck as a short text: its cause and, if there is one, the stage to blame."""
         return " ".join(dict.fromkeys(word for word in (self.cause, self.stage) if word))
 
 
 class _Busy(NamedTuple):
-    """How busy a lane is: the share of the time in which it worked; the lane; its slowest stage, with its counts."""
+    """How busy a lane is.
+
+    Attributes:
+        load: the share of the time in which the lane worked, 0 to 1.
+        lane: the lane, a group of stages that run in the same threads or processes.
+        stage: the slowest stage of the lane.
+        row: the counts of that stage, such as "calls" and "seconds".
+    """
 
     load: float
     lane: LaneFacts
@@ -59,18 +68,18 @@ class _Busy(NamedTuple):
 
     @property
     def ran(self) -> float:
-        """The share of the time in calls of the slowest stage in which the calling thread was on a processor."""
+        """The processor time of the slowest stage's calls, as a share of their wall time, 0 to 1."""
         seconds = self.row["concurrent_seconds"]
         return min(self.row.get("processor_seconds", seconds) / max(seconds, 1e-9), 1.0)
 
     @property
     def call_ms(self) -> float:
-        """Milliseconds that a call of the slowest stage takes."""
+        """Mean milliseconds that a call of the slowest stage takes."""
         return self.row["concurrent_seconds"] / self.row["calls"] * 1e3
 
 
 def find_bottleneck(facts: Facts) -> Bottleneck | None:
-    """Return the bottleneck of the counted epochs; None before the first minibatch."""
+    """Return what bounds the epochs that `facts` describes. None: no minibatch was delivered yet."""
     epochs = facts.get("epochs", {})
     count, total, start = (epochs.get(name, 0.0) for name in ("calls", "seconds", "start_seconds"))
     if count == 0 or total == 0:
@@ -109,7 +118,11 @@ def find_bottleneck(facts: Facts) -> Bottleneck | None:
 
 
 def _busy(lane: LaneFacts, facts: Facts, active: float) -> _Busy | None:
-    """Return the _Busy of a lane; None if this loader has no counts of the lane's stages."""
+    """Return how busy a lane is. None: this loader has no counts of the lane's stages, since they run elsewhere.
+
+    Args:
+        active: seconds since the first minibatch of each epoch, all epochs together.
+    """
     rows = {stage: facts[stage.label] for stage in lane.stages if stage.label in facts}
     if not rows:
         return None
@@ -121,7 +134,12 @@ def _busy(lane: LaneFacts, facts: Facts, active: float) -> _Busy | None:
 
 
 def _idle_processors(facts: Facts, active: float) -> float:
-    """Return how many of the loader's processors were idle: at work neither for the loader nor for others."""
+    """Return how many of the loader's processors were idle on average: at work neither for the loader nor for other
+    programs.
+
+    Args:
+        active: seconds since the first minibatch of each epoch, all epochs together.
+    """
     watched = max(facts.count("epochs", "watched_seconds"), 1e-9)
     used = facts.count("epochs", "processor_seconds") / watched
     for lane in facts.lanes:

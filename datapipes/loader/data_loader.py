@@ -51,13 +51,14 @@ class DataLoader(StreamStage):
 
     Args:
         datapipe: the last stage of a chain; it stays as it is.
-        num_workers: workers that make minibatches up to the cut. With 0 the stages before the first feature fetch run
-            in a thread of this process, unless minibatches are small (see overlap), and the options of workers have no
-            effect. An option without effect is logged at level INFO without workers, and refused with workers.
+        num_workers: number of workers, which run the stages before the cut (see `cut`). With 0 the stages before the
+            first feature fetch run in a thread of this process, unless minibatches are small (see `overlap`); the
+            options of workers then have no effect. With workers, an option without effect is an error; with 0, it is
+            logged at level INFO.
         persistent_workers: keep the workers between epochs; otherwise they end with each epoch.
         max_uva_threads: the most threads of a GPU that take part in one read of a page-locked feature in host memory;
-            the others are left to training. Two fetches with your own stage in between may run at the same time, and
-            then each may use `max_uva_threads`.
+            the others are left to training. If a stage of your own stands between two fetches, both may run at the same
+            time, and each may use `max_uva_threads`.
         worker_method: "process" or "thread". Threads copy nothing, but the Python code of their stages runs in one
             thread at a time.
         prefetch_factor: minibatches that each worker makes ahead, 1 or more. Without workers: how many sampled
@@ -71,8 +72,8 @@ class DataLoader(StreamStage):
         multiprocessing_context: how worker processes start: None or "forkserver", "spawn", "fork", or a context.
         worker_init_fn: called in each worker with the worker's index, from 0, before its first minibatch.
         channel: how minibatches come from worker processes: "shm" (ShmChannel), "mp" (an MpChannel for each worker) or
-            your own channel, which serves this loader alone and stays open. Some channels of your own, such as one over
-            a multiprocessing queue, time out after the death of a sender: a killed process can keep the queue's lock.
+            your own channel, which serves this loader alone and stays open. After the death of a worker, a channel over
+            a multiprocessing queue may time out, since a killed process can keep the queue's lock.
         shm_size: size of the "shm" channel, as an int or text ("1GB"). None fits it to the first minibatch; larger
             minibatches then come in parts.
         max_restarts: how often a minibatch is made again after the worker that was making it died. With asynchronous
@@ -135,7 +136,7 @@ class DataLoader(StreamStage):
         return Delivered(stream, self._clock, self._watch, self._look, as_a_stage, starting)
 
     def minibatch(self, epoch: int, index: int) -> MiniBatch | None:
-        """Make the minibatch of an epoch and a global index again, and return it; None if a stage drops it.
+        """Return the minibatch with this epoch and this global index, made again. None: a stage drops the minibatch.
 
         It is made in this process. The state of the loader and its running epoch do not change.
 
@@ -183,7 +184,8 @@ class DataLoader(StreamStage):
     def trace(self, path: str | Path) -> None:
         """Write the last calls of all stages, in all processes, as a trace for chrome://tracing and Perfetto.
 
-        The loader remembers the last 65,536 calls. `datapipes report` makes the page of `report` from a trace.
+        The loader remembers the last 65,536 calls. The command `datapipes report` makes the page of `report` from this
+        file.
         """
         write_trace(path, self._stats_and_calls())
 

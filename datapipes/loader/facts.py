@@ -1,6 +1,7 @@
-"""Facts: a loader's plan and its counts.
+"""Facts: what is known of a loader, that is the stages of its plan, where they run, and their counts so far.
 
-`stats()` returns them as a dict, a trace carries them, a report shows them, and bottleneck.py judges them.
+`stats()` returns the Facts as a dict, a trace contains them, a report shows them, and bottleneck.py finds the
+bottleneck from them.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ AnyFacts = TypeVar("AnyFacts", bound="Facts")
 
 @dataclass(frozen=True)
 class StageFacts:
-    """A stage of a lane.
+    """What is known of one stage of a loader's plan.
 
     Attributes:
-        label: the name under which its calls are counted.
+        label: the name under which the stage's calls are counted, such as "2 fetch_feature".
         text: its class and arguments.
-        does: see StageBase; "transform" for a user's function or class.
-        awaits: whether its calls wait for something elsewhere, such as servers; several are in flight at once.
+        does: "seeds", "sampling", "gather", "copy" or "loader"; "transform" for a user's function or class; "" for any
+            other stage.
+        awaits: whether its calls wait for something elsewhere, such as servers. Several calls are then in flight at
+            once.
     """
 
     label: str
@@ -58,7 +61,8 @@ class LaneFacts:
     Attributes:
         workers: number of threads or processes of the lane.
         pool: "process" or "thread" if `num_workers` sets their number; "" otherwise.
-        waiting: the name under which waits for its minibatches are counted; "" for the consumer's lane.
+        waiting: the name under which the time is counted that a reader waits for this lane's minibatches; "" for the
+            consumer's lane.
     """
 
     title: str
@@ -81,17 +85,18 @@ class Sample(NamedTuple):
 
 @dataclass(eq=False, repr=False)  # so that it equals a dict of the same counts
 class Facts(dict[str, Counts]):
-    """A dict {name: counts}, {} before the first minibatch. Counts add up all epochs and all processes.
+    """What is known of a loader: a dict {name: counts}, and its plan as attributes.
 
-    The names are the labels of stages, the names of waits, "consumer", and NO_STAGES.
+    Counts add up all epochs and all processes. The dict is {} before the first minibatch. A name is the label of a
+    stage, the name of a wait, "consumer", or one of NO_STAGES: "epochs", "channel", "workers", "features".
 
     Attributes:
         title: the loader, as users wrote it.
         processors: number of processors that the loader may use.
-        batch_size: 0 if it is not known.
-        lanes: the lanes of the plan, the consumer's last.
+        batch_size: seeds of a minibatch; 0 if that is not known.
+        lanes: the lanes of the plan (groups of stages that run together), the consumer's last.
         caller: pid of the consumer's process.
-        samples: the memory at several times.
+        samples: the memory in use at several times.
         calls: the last calls of all stages, waits included; only a trace and a report have them.
     """
 
@@ -111,7 +116,7 @@ class Facts(dict[str, Counts]):
     def of_plan(
         cls: type[AnyFacts], rows: Mapping[str, Counts], title: str, plan: StageGraph[Stage], samples: Iterable[Sample]
     ) -> AnyFacts:
-        """Return the Facts of a plan that this process runs; `rows` are the counts of the plan."""
+        """Return the Facts of `plan`, a rewritten chain that this process runs. `rows` are its counts by name."""
         described: list[LaneFacts] = []
         batch_size = 0
         for lane in lanes(plan):
@@ -127,7 +132,7 @@ class Facts(dict[str, Counts]):
         return cls(rows, title, processors, batch_size, tuple(described), os.getpid(), tuple(samples))
 
     def count(self, name: str, key: str = "seconds") -> float:
-        """Return the count `key` in the row `name`; 0 if there is no such row or count."""
+        """Return the count `key` among the counts of `name`, such as a stage's label; 0 if there is no such count."""
         return self.get(name, {}).get(key, 0.0)
 
 

@@ -1,8 +1,8 @@
-"""FromNode: joins a torchdata node to a chain, after the cut.
+"""FromNode: starts a chain with a torchdata node.
 
-torchdata's own nodes name no sources and do not pickle, so a FromNode starts a chain of its own: the node must give
-MiniBatches. The node keeps its own order and state. Nothing reads ahead of it, since only the node knows its position
-(use `torchdata.nodes.Prefetcher` inside the node).
+torchdata's own nodes name no sources and do not pickle, so they cannot be stages of a chain. A FromNode is the start of
+a chain instead, and its node must give MiniBatches. The node keeps its own order and state. Nothing reads ahead of it,
+since only the node knows its position (use `torchdata.nodes.Prefetcher` inside the node).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FromNode(StreamStage):
         node: any `torchdata.nodes.BaseNode` but a Stage. Map a node of other items first:
             `torchdata.nodes.Mapper(node, lambda ids: dp.MiniBatch(seeds=ids))`.
     Raises:
-        TypeError: `node` is a Stage, or no torchdata node. While running: `node` gave what is no MiniBatch.
+        TypeError: `node` is a Stage, or no torchdata node. While running: an item of `node` was no MiniBatch.
     """
 
     def __init__(self, node: BaseNode[MiniBatch]) -> None:

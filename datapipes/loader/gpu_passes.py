@@ -1,4 +1,4 @@
-"""Rewrite passes and refusals for chains that copy to a GPU.
+"""The passes (rewrites and checks) of the DataLoader for chains that copy to a GPU.
 
 Other chains stay as they are. passes.py has the order of the passes.
 """
@@ -32,7 +32,10 @@ from datapipes.seeds import ItemSampler
 
 
 class Passage(StreamStage):
-    """Passes minibatches on in the same thread; stages behind it are called for one minibatch at a time."""
+    """A stage that passes minibatches on in the same thread, one at a time.
+
+    It parts asynchronous stages from a copy to a GPU behind them: the copy is not called from their event loop.
+    """
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
         return streams[0]()
@@ -41,8 +44,8 @@ class Passage(StreamStage):
 def fetch_behind_copy(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` with FeatureFetchers moved from right before a copy to a GPU to right behind the copy.
 
-    A fetcher is moved only if the cut is the default and all its features can be read with ids on the GPU. Without
-    triton, one of its features must also lie in GPU memory.
+    A fetcher is moved only if the option `cut` has its default and all features of the fetcher can be read with ids on
+    the GPU. Without triton, one of its features must also lie in GPU memory.
     """
     if options.cut != LoaderOptions.cut:
         return graph
@@ -65,7 +68,7 @@ def _can_move(graph: Graph, fetch: Stage, behind: Stage) -> bool:
 
 
 def _copies_planned_here(graph: Graph) -> list[Stage]:
-    """Return the copies to a GPU that belong to the plan of `graph`."""
+    """Return the copies to a GPU in `graph`, without those before an inner loader: that loader plans them itself."""
     elsewhere = planned_elsewhere(graph)
     return [stage for stage in graph if copies_to_gpu(stage) and id(stage) not in elsewhere]
 
@@ -98,8 +101,11 @@ def fetch_for_copy(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def part_from_asynchronous(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with an Overlap or a Passage between asynchronous stages and a copy to a GPU behind them. The copy
-    then runs in the thread that takes the minibatch, and not beside the event loop.
+    """Return `graph` in which a copy to a GPU is parted from asynchronous stages before it. The copy then runs in the
+    thread that takes the minibatch, and not beside the event loop.
+
+    The stage in between is an Overlap, which reads ahead in a thread; with overlap=False it is a Passage, which does
+    not.
 
     Raises:
         ValueError: Sources are joined behind the copy, or an asynchronous stage stands behind the copy.
@@ -206,7 +212,9 @@ def overlap_with_copies(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def wait_at_the_end(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` with a WaitForGpu at its end if it copies to a GPU."""
+    """Return `graph` with a WaitForGpu at its end if a stage of it copies to a GPU. That stage waits for the GPU when
+    an epoch ends.
+    """
     return StageGraph(WaitForGpu(graph.root)) if any(map(copies_to_gpu, graph)) else graph
 
 
@@ -225,7 +233,9 @@ class WaitForGpu(StreamStage):
 
 
 def wait_for_gpus(graph: Graph) -> None:
-    """Wait for the copies and reads of a graph, then raise the first IndexError (ids without rows) among them."""
+    """Wait for the copies and reads that stages of `graph` have queued on GPUs. Then raise the first of their
+    IndexErrors (ids without rows), if any.
+    """
     waits = [stage._finish for stage in graph.find(CopyTo)]
     wait_for_all(waits + [stage._finish_reads for stage in graph.find(FeatureFetcher)])
 
@@ -268,7 +278,9 @@ def refuse_ids_elsewhere(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
-    """Raise ValueError if the seeds of `sampler` lie on a GPU, unless the user's class has its own way to take them."""
+    """Raise ValueError if the seeds of `sampler` lie on a GPU. A user's class that overrides the methods that read the
+    seeds is not checked.
+    """
     methods, place = ("transform", "seeds_of", "_checked_seeds"), place_of_ids(sampler)
     has_own = any(not _is_ours(getattr(type(sampler), name)) for name in methods)
     if place is not None and place.type == "cuda" and not has_own:
@@ -279,7 +291,9 @@ def _refuse_seeds_on_gpu(sampler: Sampler) -> None:
 
 
 def _refuse_rows_on_gpu(fetch: FeatureFetcher, options: LoaderOptions) -> None:
-    """Raise ValueError if `fetch` reads rows on a GPU with ids in host memory, unless a user's class reads them."""
+    """Raise ValueError if `fetch` gets ids in host memory, but a feature has its rows on a GPU. Not checked:
+    asynchronous fetches, and stages and stores of users' classes.
+    """
     if place_of_ids(fetch) != _HOST or not (isinstance(fetch, FetchForCopy) or FetchForCopy.can_replace(fetch)):
         return
     for key in fetch.feature_keys:
@@ -306,7 +320,9 @@ def _how_to_read_there(fetch: FeatureFetcher, device: str, options: LoaderOption
 
 
 def place_of_ids(stage: Stage) -> torch.device | None:
-    """Return the device of a stage's ids; None if a user's stage may have moved them."""
+    """Return the device of the ids that `stage` gets. None: it is not known, for example because a user's stage may
+    have moved the ids.
+    """
     while len(stage.sources) == 1:
         stage = stage.source
         if not _is_ours(type(stage)):
@@ -326,7 +342,10 @@ def _is_ours(defined: Any) -> bool:
 
 
 def what_would_use_uva(graph: Graph) -> str:
-    """Return how some stage would read host memory from a GPU, as the end of a sentence; "" if that is not known."""
+    """Return advice for the error that `max_uva_threads` has no effect: what to change so that a GPU reads host memory.
+
+    The advice is the end of a sentence and begins with a comma. "": there is none.
+    """
     gpus = gpus_of(graph)
     fetches = [stage for stage in graph.find(FeatureFetcher) if not stage.asynchronous]
     if fetches and not gpus:

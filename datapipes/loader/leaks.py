@@ -37,8 +37,8 @@ class Leaks(NamedTuple):
     Attributes:
         looked_at: how many positive seeds were looked up.
         found: how many of these seeds are sampled edges.
-        reversed: how many seeds of one edge type have a sampled reverse, if more than twice as often as seeds were
-            found. Then `found` is 0; otherwise `reversed` is 0.
+        reversed: how many seeds of one edge type have their reverse among the sampled edges. 0 unless this is the
+            finding; `found` is then 0.
         types: (edge type of the seeds with a reverse, edge type of the reverses); (None, None) if `reversed` is 0.
     """
 
@@ -49,7 +49,11 @@ class Leaks(NamedTuple):
 
 
 class LookForLeaks:
-    """Called with the first minibatch of each epoch. Checks the very first one, if a sampler is in the chain."""
+    """Look for leaks in the first minibatch of a loader, and warn of them.
+
+    It is called with the first minibatch of each epoch, and checks only the very first. It checks nothing if no sampler
+    is in the chain, or if the sampler draws only edges earlier than the seed.
+    """
 
     def __init__(self, graph: StageGraph[Stage]) -> None:
         samplers = graph.find(Sampler)
@@ -118,19 +122,21 @@ def look(
     *,
     keeps_parallel: bool = False,
 ) -> Leaks:
-    """Count the positive seeds, at most MOST_PAIRS, that are left among the sampled edges.
+    """Look for the positive seeds, at most MOST_PAIRS, and for their reverses among the sampled edges; return the
+    counts.
 
     A graph may have the reverse of some edges by chance. So reverses are reported only if most of the seeds have a
-    reverse in the graph; or, if the graph cannot be asked, in the sample.
+    reverse in the graph. If the graph cannot be asked, the sampled edges are counted instead.
 
     Args:
         pairs_of: {edge type: positive seeds}, by the ids of the graph; the type is None without types.
-        edges_of: returns the sampled edges of an edge type.
+        edges_of: function (edge type) -> the sampled edges of that type.
         types: the sampled edge types.
-        graph: the sampled graph. A graph in parts cannot be asked, and neither can None.
-        mapping: {edge type: type of its reverses}; None means that there are no reverses to look for. For an edge type
+        graph: the sampled graph. None and a graph in parts cannot be asked for edges.
+        mapping: {edge type: type of its reverses}; the value None means that the type has no reverses. For an edge type
             that is not in `mapping`, all types that connect the same node types the other way round are tried.
-        keeps_parallel: whether the seeds were taken out by edge id, so that edges parallel to them are meant to stay.
+        keeps_parallel: whether the seeds were taken out by edge id. Edges parallel to a seed are then meant to stay,
+            and only reverses are counted.
     """
     looked_at = left = 0
     seeds: dict[Any, Rows] = {}
@@ -150,14 +156,19 @@ def look(
 
 
 def _num_reverses(turned: Rows, graph: Graph | None, back: Any, sampled: int) -> int:
-    """Return how many of the pairs `turned` are edges of the graph; if the graph cannot be asked, `sampled`."""
+    """Return how many of the pairs `turned`, which are seeds with their ends swapped, are edges of the graph.
+
+    Args:
+        back: the edge type of the reverses.
+        sampled: the result if the graph cannot be asked.
+    """
     if graph is None or graph._in_parts:
         return sampled
     return int((graph.has_edges(torch.from_numpy(turned[:, :2].copy()), back).counts > 0).sum())
 
 
 def _num_left(pairs: Rows, sampled: Iterable[Rows]) -> int:
-    """Return how many pairs are among the sampled edges."""
+    """Return how many of `pairs` are among the edges `sampled`."""
     near: set[tuple[int, ...]] = set()
     for edges in sampled:
         wanted = np.isin(edges[:, 0], pairs[:, 0]) & np.isin(edges[:, 1], pairs[:, 1])
@@ -166,7 +177,9 @@ def _num_left(pairs: Rows, sampled: Iterable[Rows]) -> int:
 
 
 def _earlier_only(sampler: Sampler) -> bool:
-    """Return whether a sampler draws only edges earlier than the seed. These may be earlier seeds, which is no leak."""
+    """Return whether a sampler draws only edges that are earlier than the seed. Such an edge may itself be an earlier
+    seed, which is no leak.
+    """
     return isinstance(sampler, TemporalNeighborSampler) and sampler.edge_time_attr is not None and not sampler.inclusive
 
 

@@ -100,7 +100,9 @@ class LoaderOptions:
         return [option.name for option in fields(self) if getattr(self, option.name) != option.default]
 
     def has_no_effect(self, message: str, remedy: str) -> None:
-        """Report an option that has no effect in a plan. With workers, raise ValueError; without, log the message."""
+        """Report an option that has no effect in this plan. With workers, raise ValueError with `message` and `remedy`;
+        with num_workers=0, log `message`.
+        """
         if self.num_workers > 0:
             raise ValueError(f"{message}. {remedy}.")
         logger.info("%s. With num_workers=0 this is allowed, and has no effect.", message)

@@ -86,7 +86,11 @@ def put_in_workers(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def _place_of(graph: Graph, place: Any) -> Stage | None:
-    """Return the stage before which the chain is cut. None: the chain is cut at its end."""
+    """Return the stage before which the chain is cut. None: the chain is cut at its end.
+
+    Args:
+        place: the option `cut`: a functional name, a stage class or "end".
+    """
     if not (isinstance(place, str) or (isinstance(place, type) and issubclass(place, Stage))):
         raise TypeError(
             f"data_loader: cut must be a functional name, a stage class or 'end', got {shown(place)}. Name a stage of "
@@ -162,8 +166,10 @@ def _refuse_unpicklable(graph: Graph, worker_init_fn: Any) -> None:
 
 
 class _Trial(pickle.Pickler):
-    """Pickles the arguments of a stage as processes/sharing.py does, but without tensors, arrays and earlier stages.
-    Remembers the classes and functions of the main module that it has met.
+    """A pickler that shows whether a stage could be sent to a worker; its output is thrown away.
+
+    It leaves out tensors, arrays and earlier stages, which workers get in another way. It remembers the classes and
+    functions of the main module that it has met.
     """
 
     def __init__(self) -> None:
@@ -185,7 +191,7 @@ def overlap_with_consumer(graph: Graph, options: LoaderOptions) -> Graph:
     - `overlap` is False.
     - The graph starts at a FromNode: nothing may read ahead of a FromNode.
     - The graph ends in Workers, which run ahead already.
-    - The minibatches are small (see makes_small), and no option in OF_THREADS was given.
+    - The minibatches are small (see makes_small), and `overlap`, `prefetch_factor` and `timeout` have their defaults.
     """
     if options.overlap is False or graph.own_orders:
         return graph
@@ -226,8 +232,9 @@ def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
 def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
     """Return `graph` in which the last Prefetcher or Workers has `options.timeout`.
 
-    Only the consumer's wait is limited. A thread in between waits for as long as something works on its minibatch.
-    If the plan runs in the consumer's thread alone, options of threads that were set are logged: they have no effect.
+    Only the consumer's wait is limited. A thread in between waits for as long as something works on its minibatch. If
+    the plan runs in the consumer's thread alone, `timeout` and other options of threads have no effect; those that were
+    set are logged.
     """
     ahead = [stage for stage in graph if isinstance(stage, (Overlap, Workers))]
     if ahead:
@@ -251,7 +258,8 @@ ID_BYTES = 8
 
 
 def makes_small(graph: Graph) -> bool:
-    """Return whether each minibatch of a chain is known to read at most MOST_BYTES.
+    """Return whether each minibatch of a chain is known to read at most MOST_BYTES (1 MB) from memory. Such a minibatch
+    is made faster than it is passed between threads.
 
     This is known for items, `sample_neighbor` with bounded fanouts, and features, all in memory. It is not known for
     files, servers, other samplers, and a user's classes and functions.

@@ -1,8 +1,8 @@
 """Prefetcher: makes minibatches ahead of the consumer in a thread of its own, in order.
 
-The thread iterates a stream, so no dispatcher (chain/dispatcher.py) has to give it the indices. It refers to the source
-chain and to a bounded queue, never to the Prefetcher or its reader. When the reader is closed or collected, or the
-interpreter exits, the thread is told to stop and is joined within a bounded time.
+The thread iterates the stream of the stages before it; nobody has to tell it which minibatch is next. It refers to
+these stages and to a bounded queue, never to the Prefetcher or its reader. When the reader is closed or collected, or
+the interpreter exits, the thread is told to stop and is joined within a bounded time.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Prefetcher(StreamStage):
     """Make up to `depth` minibatches ahead in a background thread.
 
     The thread runs beside the consumer, since the kernels and torch release the GIL. If an earlier stage copies to a
-    GPU, the thread queues its work there on a stream of its own; the current stream of the thread that takes a
-    minibatch waits for that work.
+    GPU, the thread queues its GPU work on a stream of its own. The thread that takes a minibatch lets its current
+    stream wait for that work.
 
     Args:
-        depth: minibatches held ready, 1 or more.
+        depth: the most minibatches that are held ready, 1 or more.
         timeout: seconds to wait for one minibatch before LoaderTimeoutError; None waits as long as the thread lives.
     """
 
@@ -70,7 +70,7 @@ class Prefetcher(StreamStage):
 
     @property
     def _thread_name(self) -> str:
-        """Return the name of the thread, unique within the chain."""
+        """Return the name of this Prefetcher's thread, unique within the chain."""
         return f"{THREADS}-{self._number}"
 
     @property
@@ -79,7 +79,9 @@ class Prefetcher(StreamStage):
 
     @property
     def _gpus(self) -> list[torch.device]:
-        """The CUDA devices to which earlier stages copy; the thread has a stream of its own on each."""
+        """The CUDA devices to which earlier stages copy. The Prefetcher's thread has a stream of its own on each of
+        them.
+        """
         return gpus_of(StageGraph(self.source))
 
     @property
@@ -92,13 +94,13 @@ class Prefetcher(StreamStage):
 
 
 class Overlap(Prefetcher):
-    """A Prefetcher that a pass of the DataLoader has put into its plan."""
+    """A Prefetcher that the DataLoader, not the user, has put into its plan. Its errors name the DataLoader."""
 
     _where = "data_loader"
 
     @property
     def name(self) -> str:
-        """Return the name of a Prefetcher, since an Overlap is one."""
+        """The functional name of Prefetcher, "prefetch": users see an Overlap as a Prefetcher."""
         return functional_name(Prefetcher)
 
 
@@ -116,7 +118,10 @@ class _Queue:
         self.error: Exception | None = None
 
     def put(self, minibatch: MiniBatch, queued: list[Queued]) -> bool:
-        """Wait for room; append a minibatch and the GPU work that it waits for. Return False if the reader left."""
+        """Append a minibatch, and `queued`, the GPU work that it waits for. Wait first while the queue is full.
+
+        Return True; or False if the reader has ended the queue, so that the thread can stop.
+        """
         with self.changed:
             while not self.stopped and len(self.ready) >= self.depth:
                 self.is_full = True
@@ -132,9 +137,9 @@ class _Queue:
         """Return (oldest ready minibatch, GPU work that it waits for). The caller must hold the lock.
 
         Args:
-            last: the previous minibatch, if the consumer still has it, and is about to drop it. If the thread waits for
-                room, the thread frees `last`. If the consumer did, torch would release the GIL for each tensor, and
-                each time the thread, which this call wakes, would take the GIL and the core.
+            last: the previous minibatch, if the consumer still has it and is about to drop it; else None. If the thread
+                waits for room, the queue keeps `last` for the thread to free. If the consumer freed it, torch would
+                release the GIL for each tensor, and the thread that this call wakes would take the GIL each time.
         """
         if self.is_full and self.spent is None:
             self.spent = last
@@ -205,7 +210,7 @@ class _Reader(Iterator[MiniBatch]):
 
 
 def _nothing() -> None:
-    """Return None: the consumer has no minibatch yet."""
+    """Return None. A reader calls this for its previous minibatch as long as there is none."""
 
 
 # In a thread that makes minibatches `makes` is True; `ending` is True too once the thread is ending.

@@ -65,7 +65,10 @@ def as_html(stats: LoaderStats) -> str:
 
 
 def lanes_of(stats: LoaderStats) -> list[dict[str, Any]]:
-    """Return a dict for each lane, as the template chain.html takes it. Before the first minibatch: no figures."""
+    """Return a dict for each lane, for the template chain.html. A lane is a group of stages that run together.
+
+    Before the first minibatch the dicts have no figures.
+    """
     bottleneck, colors = stats.found, _colors(stats)
     seconds = stats.count("epochs") if stats.count("epochs", "calls") else 0.0
     lanes = []
@@ -108,7 +111,13 @@ def _table(stats: LoaderStats) -> list[list[str]]:
 def _chart(
     stats: LoaderStats, title: str, curves: Iterable[tuple[str, _Points]], unit: str = ""
 ) -> dict[str, Any] | None:
-    """Return a chart of curves over the time of all calls, in a square of 100 by 100; None if no curve has 2 points."""
+    """Return a chart of some curves, for the report's template; None if no curve has 2 points.
+
+    Args:
+        curves: (name, points) of each curve; a point is (time, value). The chart spans the time of all calls, and its
+            lines are scaled to a square of 100 by 100.
+        unit: text behind the largest value.
+    """
     drawn = [(name, points) for name, points in curves if len(points) > 1]
     if not drawn:
         return None
@@ -142,7 +151,7 @@ def _memory(stats: LoaderStats) -> dict[str, Any] | None:
 
 
 def _queues(stats: LoaderStats) -> dict[str, Any] | None:
-    """Return a chart of how many minibatches of each lane were made and not yet taken; None as in _chart."""
+    """Return a chart of how many minibatches of each lane were made and not yet taken; None if there is no curve."""
     ends: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for call in stats.calls:
         ends[call.stage][call.minibatch].append(call.began + call.seconds)
@@ -162,14 +171,18 @@ def _queues(stats: LoaderStats) -> dict[str, Any] | None:
 
 
 def _thinned(points: _Points) -> _Points:
-    """Return at most BINS points: (time of the first, mean value) of each group of neighboring points."""
+    """Return at most BINS points. Each has the time of the first point and the mean value of a group of neighboring
+    points.
+    """
     size = -(-len(points) // BINS) or 1
     groups = [points[first : first + size] for first in range(0, len(points), size)]
     return [(group[0][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
 def _timeline(stats: LoaderStats) -> dict[str, Any] | None:
-    """Return the last calls as a timeline: a row of blocks for each thread of each process; None without calls."""
+    """Return the last calls as a timeline for the report's template: a row for each thread of each process, with a bar
+    for each call. None: there are no calls.
+    """
     calls = sorted(stats.calls, key=lambda call: call.began)[-MOST_BLOCKS:]
     if not calls:
         return None

@@ -73,7 +73,9 @@ class LoaderStats(Facts):
         return call_ms, minibatch_ms, min(seconds / epochs["seconds"], 1.0), spent / seconds if seconds > 0 else 0.0
 
     def in_words(self, name: str) -> list[tuple[str, str]]:
-        """Return [(description of a count, its value as text)] for the row `name`, one of NO_STAGES."""
+        """Return [(description of a count, its value as text)] for the row `name`, which is one of NO_STAGES ("epochs",
+        "channel", "workers", "features").
+        """
         counts, texts = [], COUNTS.get(name, {})
         for key, value in self.get(name, {}).items():
             feature, colon, count = key.rpartition(": ")  # some counts of the store are "{feature}: {count}"
@@ -106,14 +108,15 @@ class LoaderStats(Facts):
 
 
 class Watch:
-    """Counts the epochs of a loader, and looks at its processes now and then: at most MOST_SAMPLES samples are kept.
+    """Measures the epochs of a loader: counts and times, and now and then a look at its processes. At most MOST_SAMPLES
+    samples of their memory are kept.
 
     Attributes:
         epochs: sums over all epochs. "begun" counts epochs, and "calls" delivered minibatches. "seconds" is the time
             from asking for the first minibatch to the end of the epoch; "start_seconds" is the time until the first
             minibatch came, "latest_start_seconds" the same in the last epoch alone. "watched_seconds" is the time
-            between looks; in it, "processor_seconds" is the processor time of the caller's process, and "idle_seconds"
-            the idle time of all processors.
+            between looks. In that time, "processor_seconds" is what the caller's process used, and "idle_seconds" is
+            how long the processors were idle, all processors added up.
         samples: the memory at several times, the oldest first.
     """
 
@@ -129,13 +132,17 @@ class Watch:
         self.next_look = math.inf  # when the next look is due
 
     def begin(self) -> None:
-        """Count times from now on. Called when the first minibatch of an epoch has come."""
+        """Begin to watch the processes. Called when the first minibatch of an epoch has come."""
         now = time.monotonic()
         self._looked = (now, time.process_time(), _idle_seconds())
         self.next_look = now + self._every_s
 
     def look(self, now: float) -> None:
-        """Add the times since the last look to `epochs`, and take a sample of the memory."""
+        """Look at the processes: add the times since the last look to `epochs`, and store how much memory is in use.
+
+        Args:
+            now: time.monotonic().
+        """
         since, used, idle = self._looked
         self.begin()
         self.epochs["watched_seconds"] += now - since
@@ -215,7 +222,11 @@ class Delivered(Iterator[MiniBatch]):
         return minibatch
 
     def _first(self, called: float) -> MiniBatch:
-        """Return the first minibatch of the epoch."""
+        """Return the first minibatch of the epoch, and count the epoch and its start.
+
+        Args:
+            called: when the consumer asked for the minibatch, in seconds of time.monotonic().
+        """
         epochs = self._watch.epochs
         if self._first_called == 0.0:
             self._first_called = called

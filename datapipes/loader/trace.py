@@ -58,7 +58,8 @@ def read_trace(path: str | Path) -> LoaderStats:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The file is not regular, or no complete trace of this version; the message says what is wrong.
+        ValueError: `path` is no regular file, or its content is no complete trace of this version. The message says
+            which.
     """
     where = f"trace {shown(str(path))}"
     again = "Write it again by loader.trace(path)."

@@ -1,4 +1,5 @@
-"""Checks that the fields of a minibatch belong together: rows of the same seeds, nodes or edges are equally many.
+"""Checks that the fields of a minibatch belong together: fields with a row for each seed, node or edge must have as
+many rows as there are seeds, nodes or edges.
 
 `check_aligned` says which field belongs to which. With types all fields are dicts, and rows are compared type by type.
 """
@@ -21,12 +22,13 @@ NOTHING = MiniBatch()  # the minibatch before a stage that starts minibatches
 
 
 def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None:
-    """Raise ValueError if a field of the minibatch has another length than the field that its rows belong to.
+    """Raise ValueError if a field of `minibatch` has more or fewer rows than the field that its rows belong to, such as
+    `labels` and `seeds`.
 
-    It compares shapes and reads no values. Without types it skips `labels`, `indexes` and `timestamps` if these and the
-    seeds are the same tensors as in `before`, which was checked; docs/decisions/009 has the cost. With types it skips
-    nothing: a stage may have changed a dict in place, so the same dict may have other rows. Time: 30 us for 30 node
-    types and two hops of 150 edge types, 4 us for one type and one relation.
+    Only shapes are compared, no values are read. Without types, `labels`, `indexes` and `timestamps` are skipped if
+    these and the seeds are the same tensors as in `before`, a minibatch that was checked; docs/decisions/009 has the
+    cost. With types nothing is skipped: a stage may have changed a dict in place, so the same dict may have other rows.
+    Time: 30 us for 30 node types and two hops of 150 edge types, 4 us for one type and one relation.
     """
     seeds, nodes, blocks = minibatch.seeds, minibatch.input_nodes, minibatch.blocks
     has_types = not isinstance(seeds, TENSOR_OR_NONE) or not isinstance(nodes, TENSOR_OR_NONE)
@@ -74,7 +76,9 @@ def check_aligned(stage: Named, minibatch: MiniBatch, before: MiniBatch) -> None
 
 
 def _check_types(stage: Named, name: str, by_type: Any) -> None:
-    """Raise unless `by_type`, the field `name`, is {node type: tensor}; for seeds also {edge type: tensor}."""
+    """Raise unless `by_type`, the value of the field `name`, is {node type: tensor}. For `seeds`, {edge type: tensor}
+    is allowed too.
+    """
     _check_is(stage, (name,), by_type, dict)
     for type_, value in by_type.items():
         if not isinstance(value, Tensor):
@@ -89,7 +93,7 @@ def _check_types(stage: Named, name: str, by_type: Any) -> None:
 
 
 def _are_nodes(seeds: Any) -> bool:
-    """Return whether seeds are nodes. If nothing was sampled, `node_features` has the features of such seeds."""
+    """Return whether `seeds` are nodes, not links. If nothing was sampled, only such seeds can have `node_features`."""
     return all(isinstance(type_, str) for type_ in seeds) if isinstance(seeds, dict) else seeds.ndim == 1
 
 
@@ -106,7 +110,9 @@ def _check_edge_features(stage: Named, edge_features: list[Any], blocks: list[An
 
 
 def _blocks_fit(blocks: list[Any], nodes: Mapping[Any, Tensor]) -> bool:
-    """Return True only if the blocks pass `_check_blocks`, in a fifth of the time. False: they may or may not pass."""
+    """Return True only if the blocks pass `_check_blocks`; this takes a fifth of the time. False means that
+    `_check_blocks` must be called.
+    """
     counts = {type_: _length_of(ids) for type_, ids in nodes.items()}
     try:
         for (src, _, dst), block in blocks[0].items():
@@ -120,7 +126,7 @@ def _blocks_fit(blocks: list[Any], nodes: Mapping[Any, Tensor]) -> bool:
 def _check_blocks(stage: Named, blocks: list[Any], nodes: Any) -> None:
     """Check the edge types of all hops, and the number of sources of the outermost hop.
 
-    Without types, call it only if that number is wrong: it then always raises.
+    Without types, this function always raises. So call it only if that number is wrong.
     """
     if not isinstance(nodes, dict):
         _check_is(stage, ("blocks", 0), blocks[0], Block)
@@ -153,7 +159,8 @@ class Named(Protocol):
 
 
 def _compare(stage: Named, path: tuple[Any, ...], rows: Any, owners: Any, field: str) -> None:
-    """Raise unless `rows` has one row for each of `owners`, the value of `field`.
+    """Raise unless `rows` has one row for each row of `owners`, the value of the field `field`. With types, compare
+    type by type.
 
     `path` says where `rows` is: the name of a field, then the keys within this field.
     """
@@ -176,9 +183,9 @@ def _compare_rows(stage: Named, path: tuple[Any, ...], rows: Any, count: int, fi
 
 
 def _compare_shapes(stage: Named, compacted: Any, seeds: Any) -> None:
-    """Raise if the local ids of the seeds have another shape than the seeds.
+    """Raise if `compacted`, the local ids of the seeds, have another shape than `seeds`.
 
-    Without types, call it only if the shapes differ: it then always raises.
+    Without types, this function always raises. So call it only if the shapes differ.
     """
     if isinstance(seeds, dict):
         _compare(stage, ("compacted_seeds",), compacted, seeds, "seeds")
@@ -199,8 +206,12 @@ def _length_of(rows: Tensor | SparseRows) -> int:
 
 
 def _named_by(stage: Named, path: tuple[Any, ...], key: Any, field: str, owners: Mapping[Any, Any]) -> Any:
-    """Return the entry of `owners` for the type in `key`, the (type, name) of a feature. `owners` is the value of
-    `field`.
+    """Return the nodes or edges that the rows of a feature belong to: the entry of `owners` for the feature's type.
+
+    Args:
+        path: where the feature is: the name of its field, then the keys within this field.
+        key: the key of the feature, (type, name).
+        field: the name of the field whose value `owners` is.
     """
     if not isinstance(key, tuple) or len(key) != 2 or key[0] not in owners:
         raise _other_types(stage, path, key, field, owners)

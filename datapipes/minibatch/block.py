@@ -138,8 +138,8 @@ def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor | None, num_colum
 def edges_of(hops: Sequence[Block], *, with_ids: bool = True) -> tuple[Tensor, Tensor | None]:
     """Return (edges, ids) of all hops together. `edges` is int64 [2, E], as `Block.edge_index`; `ids` is int64 [E].
 
-    A later hop adds only the in-edges of nodes that are no destinations of the hop before. `ids` is None if a hop has
-    no edge ids.
+    The destinations of a hop are also destinations of the next hop. So only the in-edges of the new destinations are
+    taken from the next hop. `ids` is None if a hop has no edge ids.
 
     Args:
         hops: the blocks, from the seeds outwards.
@@ -189,7 +189,7 @@ class SampledSubgraph:
 
     @property
     def sampled_csc(self) -> CSC:
-        """The hop's edges over local ids."""
+        """The hop's edges over local ids, by destination."""
         return CSC(self.block.indptr, self.block.indices)
 
     @property
@@ -254,8 +254,10 @@ class SampledSubgraph:
 
 
 def excluded_pairs(pairs: Tensor) -> _core.ExcludedEdges:
-    """Return the core's object for the edges to exclude, given as `pairs` [n, 2] of original ids, source and
-    destination.
+    """Return the edges to exclude as an object of the C++ core.
+
+    Args:
+        pairs: [n, 2], original ids of source and destination.
     """
     sources, destinations = pairs.t().long().contiguous()
     return _core.ExcludedEdges(sources.numpy(), destinations.numpy())

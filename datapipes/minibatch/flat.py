@@ -24,12 +24,13 @@ _Hops = Sequence[Mapping[EdgeType | None, Block]]  # from the seeds outwards
 
 
 class FlatNodes(NamedTuple):
-    """The nodes of a type as PyG has them, each once, seeds first.
+    """The nodes of one type in PyG's layout: a row for each node, seeds first. A seed that is given n times has n rows.
 
     Attributes:
-        ids: the id of each node.
-        rows: the SeedRows; None if the row of each node is its local id.
-        counts: the nodes before the first hop, then the new nodes of each hop, from the seeds outwards.
+        ids: the id of the node in each row.
+        rows: the SeedRows, which give nodes their rows. None: the row of each node is its local id.
+        counts: how many nodes there are before the first hop, then how many are new in each hop, from the seeds
+            outwards.
     """
 
     ids: Tensor
@@ -38,13 +39,14 @@ class FlatNodes(NamedTuple):
 
 
 class FlatEdges(NamedTuple):
-    """The edges of a type as PyG has them, each once.
+    """The edges of one type in PyG's layout: each edge once. A seed that is given n times has its in-edges n times.
 
     Attributes:
         edge_index: int64 [2, num_edges], the ends of each edge as rows of FlatNodes.
         ids: the id of each edge, or None if the blocks have no ids.
-        counts: edges of each hop, from the seeds outwards.
-        kept: for each hop, which edges of its block are taken: a slice, or int64 positions.
+        counts: how many edges each hop has, from the seeds outwards.
+        kept: for each hop, which edges of its block are taken, since blocks may repeat edges: a slice, or int64
+            positions.
     """
 
     edge_index: Tensor
@@ -56,8 +58,10 @@ class FlatEdges(NamedTuple):
 def flattened(
     blocks: list[Any], input_nodes: Any, compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor]
 ) -> tuple[dict[Any, FlatNodes], dict[Any, FlatEdges], bool]:
-    """Return (nodes, edges, has_hops) of the blocks: {node type: FlatNodes}, {edge type: FlatEdges}, and whether their
-    counts for each hop are certain. Without types the one type is None.
+    """Return (nodes, edges, has_hops): the blocks in PyG's layout.
+
+    `nodes` is {node type: FlatNodes}, `edges` is {edge type: FlatEdges}. Without types the one type is None. `has_hops`
+    says whether the `counts` for each hop in them are certain.
 
     Args:
         compacted, seeds: the fields `compacted_seeds` and `seeds` as {type: tensor}; {} if the field is None.
@@ -89,12 +93,13 @@ def flattened(
 
 
 class SeedRows(NamedTuple):
-    """The rows of nodes, where a row is not the local id: each seed has its own row, in the order of the seeds.
+    """The rows of the nodes of one type in PyG's layout, if they are not the local ids: each seed has its own row, in
+    the order of the seeds.
 
     Attributes:
         nodes: int64 [num_rows], the local id of each row.
         row_of: int64 [num_nodes], the first row of each local id.
-        num_first: rows before the first hop's new nodes.
+        num_first: number of rows before the new nodes of the first hop.
     """
 
     nodes: Tensor
@@ -124,8 +129,9 @@ def _rows_of_seeds(where: str, compacted_seeds: Tensor | None, num_dst: int, num
 
 
 def _columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (places, numbers), int64 [number of edges], of the edges in these columns: the position of each edge in
-    the CSC, and the index of its column in `columns`.
+    """Return (places, numbers) of the edges in some columns of a CSC, both int64 [number of edges].
+
+    `places` are the positions of the edges in the CSC. `numbers` are the indices of their columns in `columns`.
     """
     counts = indptr.diff()[columns]
     numbers = torch.repeat_interleave(torch.arange(columns.shape[0], device=columns.device), counts)
@@ -134,10 +140,11 @@ def _columns_of(indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _kept_picks(where: str, hops: list[Block]) -> list[slice]:
-    """Return which edges of each hop PyG's data keeps: the in-edges of nodes that no earlier hop drew for.
+    """Return for each hop the edges that PyG's data keeps, as a slice: the in-edges of nodes that no earlier hop drew
+    for.
 
     Raises:
-        ValueError: A hop drew other in-edges for an older node.
+        ValueError: A hop drew other in-edges for a node that an earlier hop had drawn for.
     """
     kept: list[slice] = []
     seen = 0
@@ -155,7 +162,13 @@ def _kept_picks(where: str, hops: list[Block]) -> list[slice]:
 
 
 def _are_repeated(block: Block, num_columns: int, before: list[Block], kept: Sequence[slice | Tensor]) -> bool:
-    """Return whether the first columns of a block hold exactly the edges that earlier hops drew for them."""
+    """Return whether the first `num_columns` columns of `block` have exactly the edges that earlier hops drew for these
+    nodes.
+
+    Args:
+        before: the blocks of the earlier hops.
+        kept: the edges of each earlier hop that count, the result of `_kept_picks` so far.
+    """
     last = int(block.indptr[num_columns])
     starts = [0, *(hop.num_dst for hop in before)]
     counts = torch.cat([hop.indptr.diff()[start:] for hop, start in zip(before, starts, strict=False)])
@@ -170,12 +183,16 @@ def _are_repeated(block: Block, num_columns: int, before: list[Block], kept: Seq
 
 
 def joined(parts: Sequence[Tensor], kept: Sequence[slice | Tensor]) -> Tensor:
-    """Return the kept rows of the hops' tensors, one after the other, from the seeds outwards."""
+    """Join tensors of the hops: take the rows `kept` of each, and return them one after the other, from the seeds
+    outwards.
+    """
     return torch.cat([part[places] for part, places in zip(parts, kept, strict=True)])
 
 
 def _edges(where: str, hops: list[Block], of_src: SeedRows | None, of_dst: SeedRows | None) -> FlatEdges:
-    """Return the FlatEdges of one edge type; `of_src` and `of_dst` are the SeedRows of the types at its ends."""
+    """Return the FlatEdges of one edge type, given its block in each hop; `of_src` and `of_dst` are the SeedRows of the
+    types at its ends.
+    """
     if not any(hop.num_edges for hop in hops):  # most types of a large schema have no edges
         none = hops[0].indices.new_empty((2, 0), dtype=torch.int64)
         has_ids = all(hop.edge_ids is not None for hop in hops)
@@ -198,7 +215,7 @@ def _edges(where: str, hops: list[Block], of_src: SeedRows | None, of_dst: SeedR
 
 
 def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:
-    """Return the number of nodes of a type before the first hop and after each hop.
+    """Return how many nodes of a type were found before the first hop, and after each hop.
 
     A block gives the number of nodes of its source type and of its destination type. A type that is no source has no
     new nodes. For a type that is no destination, the number of seeds is the number before the first hop.
@@ -214,7 +231,8 @@ def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: M
 def _num_seeds(
     compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]
 ) -> tuple[Any, bool]:
-    """Return (counts, is_known): {node type: how many of its nodes are seeds}, and whether these counts are certain.
+    """Return (counts, is_known). counts is {node type: how many of its nodes are seeds}; is_known says whether these
+    counts are certain.
 
     The counts follow from the largest local ids of seeds, since seeds have the first local ids.
     """
@@ -235,13 +253,13 @@ def _num_seeds(
 
 
 def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:
-    """Return whether `nodes[local]` are the `ids`."""
+    """Return whether `nodes[local]` equals `ids`."""
     within = local.numel() == 0 or int(local.max()) < len(nodes)
     return within and bool((nodes[local.long()] == ids).all())
 
 
 def where_of(type_: Any) -> str:
-    """Return the words with which an error about a type begins."""
+    """Return the words with which an error about the node or edge type `type_` begins."""
     if type_ is None:
         return "to_pyg"
     return f"to_pyg: {'edge' if isinstance(type_, tuple) else 'node'} type {type_text(type_)!r}"

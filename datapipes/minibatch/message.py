@@ -34,7 +34,7 @@ _Type = NodeType | EdgeType | None
 
 
 class _Place(NamedTuple):
-    """What a key of a message says: where its tensor belongs in a minibatch.
+    """What a key of a message says about its tensor: where the tensor belongs in a minibatch.
 
     Attributes:
         field: the name of the field, or the part of a hop, such as "indptr".
@@ -53,7 +53,7 @@ class _Place(NamedTuple):
 
 @lru_cache(maxsize=2**13)  # the minibatches of a loader have the same keys
 def _place_of(key: str) -> _Place:
-    """Return the _Place that a key of a message names; raise ValueError for other keys."""
+    """Return the _Place that a key of a message names. Raise ValueError if `key` names none."""
     try:
         parts = split_key(key)
     except ValueError as error:
@@ -77,7 +77,13 @@ def _place_of(key: str) -> _Place:
 
 
 def _type_in(key: str, field: str, types: list[Any]) -> _Type:
-    """Return the type in a key; None if `types`, the parts of `key` between field and name, is empty."""
+    """Return the node type or edge type in a key of a message. None: the key has no type.
+
+    Args:
+        types: the parts of `key` between the field and the name.
+    Raises:
+        ValueError: There is more than one part, or the field cannot have such a type.
+    """
     match types:
         case []:
             return None
@@ -89,12 +95,14 @@ def _type_in(key: str, field: str, types: list[Any]) -> _Type:
 
 
 def _is_hop(part: object) -> TypeGuard[str]:
-    """Return whether the part of a key is "hop" and a number of at most three digits without leading zeros."""
+    """Return whether `part`, a part of a key, names a hop: "hop" and a number of at most three digits without leading
+    zeros.
+    """
     return isinstance(part, str) and re.fullmatch("hop(0|[1-9][0-9]{0,2})", part) is not None
 
 
 def _number_of(key: str, value: Tensor) -> int:
-    """Return the one integer that `key` holds."""
+    """Return the integer in `value`, the tensor of a key that has a single number."""
     if value.numel() != 1 or value.is_floating_point() or value.is_complex():
         raise ValueError(
             f"MiniBatch.from_message: {key!r} must be one integer, got shape {list(value.shape)} of {value.dtype}. "
@@ -104,7 +112,7 @@ def _number_of(key: str, value: Tensor) -> int:
 
 
 def _block_from(parts: Mapping[str, Tensor], hop: int, num_hops: int, type_: _Type) -> Block:
-    """Return the Block of a hop and an edge type; refuse it if a part is missing."""
+    """Return the Block of a hop and an edge type from its parts. Raise ValueError if a part is missing."""
     missing = [name for name in ("indptr", "indices", "num_src") if name not in parts]
     if missing:
         of_type = "" if type_ is None else f" for the edge type {type_}, which other parts of the message have"
@@ -117,7 +125,9 @@ def _block_from(parts: Mapping[str, Tensor], hop: int, num_hops: int, type_: _Ty
 
 
 def _rows_from(parts: Mapping[str, Tensor], name: str) -> SparseRows:
-    """Return the SparseRows of a feature; refuse them if a part is missing, or the parts do not fit together."""
+    """Return the SparseRows of the feature `name` from its parts. Raise ValueError if a part is missing, or the parts
+    do not fit together.
+    """
     if not {"indptr", "indices", "num_columns"} <= parts.keys():
         raise ValueError(
             f"MiniBatch.from_message: the sparse rows of the feature {name!r} have only {sorted(parts)}; indptr, "
@@ -137,7 +147,7 @@ def _rows_from(parts: Mapping[str, Tensor], name: str) -> SparseRows:
 
 
 def _no_key(key: str) -> ValueError:
-    """Return the error for a key that does not fit the grammar."""
+    """Return the error for `key`, a key of a message that cannot belong to a minibatch."""
     return ValueError(
         f"MiniBatch.from_message: key {key!r} is not one of a minibatch. Allowed: {', '.join(PLAIN_FIELDS)}, epoch, "
         "index, extra.NAME, node_features.NAME, hop0.indptr ..., and with types seeds.TYPE, extra.TYPE.NAME, "
@@ -189,7 +199,11 @@ def _put(message: Message, field: tuple[str, ...], key: Any, value: Any) -> None
 
 
 def _add(features: dict[tuple[_Type, str], Any], place: _Place, value: Tensor) -> None:
-    """Add the tensor at `place` to `features`: a whole feature, or one part of SparseRows, to a dict of their parts."""
+    """Add the tensor `value` of a message to `features`, which is {(type, name): rows}.
+
+    `value` is a whole feature, or one part of SparseRows. Parts are gathered in a dict {part: tensor} in place of the
+    rows.
+    """
     rows = features.setdefault((place.type_, place.name), {} if place.part else value)
     if place.part and isinstance(rows, dict):
         rows[place.part] = value
@@ -283,12 +297,16 @@ def by_type(value: Any) -> dict[Any, Any]:
 
 
 def _stated(type_: _Type) -> tuple[NodeType | EdgeType, ...]:
-    """Return what the key of a message has for a type: (type_,), or () if there are no types."""
+    """Return what the key of a message contains for the type `type_`: (type_,); or () if `type_` is None, since keys
+    without types contain nothing for it.
+    """
     return () if type_ is None else (type_,)
 
 
 def _as_field(by_type: Mapping[Any, Any]) -> Any:
-    """Return the value of a field: a dict in the order of the types, or the value of the one type None."""
+    """Return the value of a field, given {type: value}: a dict in the order of the types; or if the one type is None,
+    its value.
+    """
     return by_type[None] if None in by_type else {type_: by_type[type_] for type_ in sorted(by_type)}
 
 

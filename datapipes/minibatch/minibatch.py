@@ -118,8 +118,8 @@ class MiniBatch(Movable):
         return made
 
     def _kept_by_consumer(self) -> Callable[[], object]:
-        """Return a function without arguments. It returns the object that the consumer of a loader gets, or None once
-        this object is freed.
+        """Return a function without arguments that tells whether the consumer of a loader still has this minibatch. It
+        returns the object that the consumer got; or None, once that object is freed.
         """
         return weakref.ref(self)
 
@@ -130,8 +130,8 @@ class MiniBatch(Movable):
         return made
 
     def _copied(self) -> MiniBatch:
-        """Return a minibatch with the same values. Each stage gets a copy, so this must be fast: a loop over the fields
-        takes six times as long.
+        """Return a copy of this minibatch, with the same values. Each stage gets a copy, so this must be fast: a loop
+        over the fields would take six times as long.
         """
         made = object.__new__(type(self))
         made.seeds = self.seeds
@@ -248,7 +248,9 @@ class MiniBatch(Movable):
         return pyg_data(self)
 
     def _plain_fields(self) -> dict[str, TensorOrDict]:
-        """Return the fields of PLAIN_FIELDS that are set."""
+        """Return {name: value} of those fields in PLAIN_FIELDS (fields that are a tensor, or a tensor for each type)
+        that are set.
+        """
         return {name: value for name in PLAIN_FIELDS if (value := getattr(self, name)) is not None}
 
     def __repr__(self) -> str:

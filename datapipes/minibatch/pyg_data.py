@@ -115,7 +115,9 @@ def _check_seeds(where: str, plain: dict[str, Tensor]) -> None:
 
 
 def _check_rows(where: str, of_what: str, num_rows: int, features: dict[str, Tensor]) -> None:
-    """Raise ValueError if a feature does not have `num_rows` rows, one for each of `of_what`."""
+    """Raise ValueError if a feature does not have `num_rows` rows. `of_what` names in the error what the rows belong
+    to.
+    """
     for name, value in features.items():
         if value.shape[:1] != (num_rows,):
             raise ValueError(
@@ -140,7 +142,9 @@ def _check_edge_features(where: str, hops: Sequence[Block], features_of_hops: Se
 
 
 def _set_seeds(store: Any, plain: dict[str, Tensor], rows: SeedRows | None) -> None:
-    """Set the attributes that PyG's loaders give seeds; `store` is a Data, or a HeteroData's store of one type."""
+    """Set the attributes with which PyG's loaders describe the seeds. `store` is a Data, or a HeteroData's store of one
+    type.
+    """
     if "batch" in plain:
         store.batch = plain["batch"]
     seeds = plain.get("compacted_seeds")
@@ -185,7 +189,7 @@ def _set_features(
 
 
 def _types_of_seeds(*fields: Mapping[str, Mapping[Any, Tensor]]) -> list[Any]:
-    """Return the types of the seeds that the given fields have, each once."""
+    """Return the types of the seeds, each once. `fields` are fields of the minibatch: {field name: {type: tensor}}."""
     aside = ("input_nodes", "batch")
     return [*dict.fromkeys(type_ for field in fields for name in field if name not in aside for type_ in field[name])]
 

@@ -76,7 +76,7 @@ class SparseRows(Movable):
         return SparseRows(indptr, self.indices[places], self.num_columns, values)
 
     def _parts(self) -> dict[str, Tensor]:
-        """Return {part: tensor}, as a message names them."""
+        """Return the tensors of these rows by the names that messages use: "indptr", "indices" and so on."""
         parts = {"indptr": self.indptr, "indices": self.indices, "num_columns": torch.tensor(self.num_columns)}
         return parts if self.values is None else {**parts, "values": self.values}
 

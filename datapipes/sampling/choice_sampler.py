@@ -1,6 +1,7 @@
-"""ChoiceSampler: the base of this package's sampling stages, which sample as a Neighborhoods (neighborhoods.py) does.
+"""ChoiceSampler: the base of this package's sampling stages. The stages differ in their Choice, the rule by which the
+in-edges of a node are drawn.
 
-The stages differ in the Choice that draws in-edges.
+The sampling itself is that of Neighborhoods (neighborhoods.py), from which ChoiceSampler derives too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ CONCURRENCY = 8  # minibatches in flight at once over a graph in parts, unless t
 
 
 class ChoiceSampler(Neighborhoods, Sampler):
-    """Base of samplers that draw by a Choice, over a graph in memory or a graph in parts.
+    """Base of samplers that draw in-edges by a Choice (uniform, by weight, by time ...), over a graph in memory or a
+    graph in parts.
 
     Args:
         options: further arguments of Neighborhoods.
@@ -96,7 +98,9 @@ class ChoiceSampler(Neighborhoods, Sampler):
         return {name: value for name, value in options.items() if value is not None}
 
     def _describe_choice(self) -> dict[str, Any]:
-        """Return the entries about the choice for `describe`, which leaves out values that are None."""
+        """Return the entries of `describe` that belong to the choice, the rule of drawing. `describe` leaves out values
+        that are None.
+        """
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:

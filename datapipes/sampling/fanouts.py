@@ -1,4 +1,6 @@
-"""The fanouts of a sampler: how many in-edges each hop draws, as one number or as one for each edge type."""
+"""The fanouts of a sampler: how many in-edges each hop draws for a node. A fanout is one number, or a number for each
+edge type.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def _by_edge_type(where: str, name: str, fanout: Any, graph: Graph) -> dict[Edge
 
 
 def fingerprint_of_hops(graph: Graph, fanouts: list[Any], return_edge_ids: bool) -> dict[str, Any]:
-    """Return the entries that the fingerprints of all samplers have: about the graph and the hops."""
+    """Return the part of a fingerprint that all samplers have: the entries about the graph and the hops."""
 
     def by_text(numbers: Any) -> Any:
         return {join_key(kind): count for kind, count in numbers.items()} if graph.is_heterogeneous else numbers
@@ -94,7 +96,9 @@ def fingerprint_of_hops(graph: Graph, fanouts: list[Any], return_edge_ids: bool)
 
 
 def shortened(fanouts: list[Any]) -> list[Any]:
-    """Return fanouts for display: an int where all edge types have the same fanout, else a dict without zeros."""
+    """Return `fanouts` in a short form for display. A hop is an int if all edge types have the same fanout, else a dict
+    without the types that have 0.
+    """
     return [_shortened(fanout) if isinstance(fanout, Mapping) else fanout for fanout in fanouts]
 
 

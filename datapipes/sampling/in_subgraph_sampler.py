@@ -54,7 +54,9 @@ class InSubgraphSampler(ChoiceSampler):
         super().__init__(source, graph, fanouts, Choice(), return_edge_ids=return_edge_ids, concurrency=concurrency)
 
     def describe(self) -> dict[str, Any]:
-        """Return the arguments to show: the edge types, unless all are kept, in the place of the fanouts."""
+        """Return the arguments to show in `explain()`. In place of the fanouts there are the edge types, unless all are
+        kept.
+        """
         details = super().describe()
         for name in ("fanouts", "frontier"):
             del details[name]

@@ -1,8 +1,8 @@
 """LayerNeighborSampler: LABOR-0, neighbor sampling in which the nodes of a hop agree on what they pick.
 
-Its choice is ByNumber: every source gets a random number, and a node takes the in-edges of the sources with the
-smallest numbers; docs/semantics.md, section 3.2, fixes the draws. The number of a source depends on a key and its id
-alone, so all parts agree on the number. Each node picks uniformly, but nodes with a common source tend to pick that
+Every source gets a random number, and a node takes the in-edges of the sources with the smallest numbers. The class
+ByNumber is this rule; docs/semantics.md, section 3.2, fixes the draws. The number of a source depends on a key and its
+id alone, so all parts agree on the number. Each node picks uniformly, but nodes with a common source tend to pick that
 source together, so a minibatch has fewer input nodes.
 """
 
@@ -62,7 +62,14 @@ class ByNumber(Choice):
 
 
 def _read_keys(name: str, value: Any) -> tuple[KeyPairs, ...]:
-    """Return the keys of one hop from JSON, which has a pair of keys for each draw."""
+    """Read the keys of one hop from `value`, a JSON list with a pair of keys for each edge type. Return a tuple with
+    that hop; () if the list is empty.
+
+    Args:
+        name: the name of `value` in errors.
+    Raises:
+        ValueError: `value` is no list of pairs of keys.
+    """
     pairs = [list_of(f"an entry of {name}", pair, 2) for pair in list_of(name, value)]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"{name} is {shown(value)}, it must have two keys for each draw")
@@ -76,11 +83,14 @@ _KEYS = Form(_read_keys, lambda keys: [[*pair] for hop in keys for pair in hop])
 
 @dataclass(frozen=True)
 class Numbered(Choice):
-    """ByNumber for one minibatch, as requests carry it. A generation is `dependency` successive minibatches.
+    """The rule ByNumber as a request for one minibatch carries it to another part.
+
+    A generation is `dependency` successive minibatches. Within a generation, source after source changes to its number
+    of the next generation; the offset of a source, below `dependency`, says when.
 
     Attributes:
         dependency: for how many minibatches a source keeps its random number.
-        until_next: sources with offset >= until_next belong to the next generation.
+        until_next: sources with offset >= until_next have their number of the next generation.
         keys: for each hop and edge type, the key of the next generation, and the key that decides the offset of a
             source; empty if the dependency is 1. (The key of the present generation is sent with each draw.)
     """

@@ -33,10 +33,10 @@ SampleFn = Callable[[Tensor, RngKey, "EdgeType | None", "Tensor | None"], Tensor
 
 
 class _Places(NamedTuple):
-    """The arrays that depend only on P and N, the numbers of positives and negatives.
+    """The arrays of a minibatch that depend only on P and N, its numbers of positives and negatives.
 
     Attributes:
-        positive_of: int64 [N], the row of each negative's positive.
+        positive_of: int64 [N], for each negative the row of its positive.
         labels: bool [P + N], True for positives.
         indexes: int64 [P + N], for each pair the row of its positive; a positive has its own row.
     """
@@ -47,7 +47,7 @@ class _Places(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The negatives of one edge type that a minibatch needs.
+    """What a minibatch needs in order to draw the negatives of one edge type.
 
     Attributes:
         positives: ids [P, 2].
@@ -76,16 +76,17 @@ class NegativeSampler(MiniBatchTransformer):
     passes `fn`.
 
     Args:
-        negative_ratio: negatives for each positive, above 0. With the form "pairs" it may be a fraction: P positives
-            then get N = ceil(ratio * P) negatives, and negative j belongs to positive j * P // N.
+        negative_ratio: number of negatives for each positive, above 0. With form="pairs" it may be a fraction: P
+            positives then get N = ceil(ratio * P) negatives, and negative j belongs to positive j * P // N.
         fn: a function with the arguments and the result of `sample`; not needed in a class that defines `sample`.
         corrupt: the end in which a negative differs from its positive: "dst", "src", or "both".
         form: "pairs" appends the negatives to the seeds: first all positives, then the negatives, row by row. It sets
             `labels`, True for positives, and `indexes`, the row of each pair's positive. Timestamps and `extra` of the
-            item set are repeated for the negatives; so are its indexes, which then replace those rows. "rows" makes the
-            seeds [P, 2 + ratio]: source, destination, and for each negative the node in place of the corrupted end.
+            item set are repeated for the negatives. So are `indexes` of the item set, if it has some; they then take
+            the place of the rows. "rows" makes the seeds [P, 2 + ratio]: source, destination, and for each negative the
+            node in place of the corrupted end.
     Attributes:
-        negative_end: with the form "rows", the end to which columns 2 and up belong, "src" or "dst"; else None.
+        negative_end: with form="rows", the end to which columns 2 and up belong, "src" or "dst"; else None.
     Raises:
         TypeError, ValueError: An argument is not allowed; while running, the seeds are no pairs, or have labels with
             form="pairs"; or the result of `sample` is not allowed.
@@ -133,7 +134,7 @@ class NegativeSampler(MiniBatchTransformer):
         self._places: dict[int, _Places] = {}  # {number of positives: places}, the latest ones
 
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
-        """Return a negative for each of `pairs`, ids [n, 2]. Only the ends that `corrupt` names may differ. The result
+        """Return ids [n, 2]: a negative for each of `pairs`. Only the ends that `corrupt` names may differ. The result
         must depend on the arguments alone: random choices come from `rng`.
 
         Args:
@@ -205,7 +206,12 @@ class NegativeSampler(MiniBatchTransformer):
         return places
 
     def _filled(self, minibatch: MiniBatch, wanted: dict[Any, Wanted], seeds: dict[Any, Tensor]) -> MiniBatch:
-        """Return the minibatch with its negatives."""
+        """Return the minibatch with `seeds`, and for form="pairs" with the other fields of the negatives too.
+
+        Args:
+            wanted: {edge type: what was needed for its negatives}; the type is None without types.
+            seeds: {edge type: the positives and their negatives}.
+        """
         has_types = None not in wanted
 
         def typed(values: dict[Any, Any]) -> Any:
@@ -215,7 +221,9 @@ class NegativeSampler(MiniBatchTransformer):
             return minibatch.replace(seeds=typed(seeds))
 
         def repeated(values: Any) -> Any:
-            """Return a field with the values of the positives, then these values repeated for the negatives."""
+            """Return a field of all seeds: the values of the positives, then for each negative the value of its
+            positive.
+            """
             by_type = values if has_types else {None: values}
             positive_of = {kind: links.places.positive_of for kind, links in wanted.items()}
             return typed({kind: torch.cat((rows, rows[positive_of[kind]])) for kind, rows in by_type.items()})
@@ -234,7 +242,9 @@ class NegativeSampler(MiniBatchTransformer):
         )
 
     def _formed(self, wanted: Wanted, pairs: Tensor, negatives: Any) -> Tensor:
-        """Return the seeds in the layout `form`. Raise TypeError or ValueError if `negatives` do not fit `pairs`."""
+        """Return the positives and `negatives` as seeds in the layout `self.form`. Raise TypeError or ValueError if
+        `negatives` do not fit `pairs`.
+        """
         if not isinstance(negatives, Tensor) or negatives.shape != pairs.shape:
             answer = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
             raise ValueError(
@@ -280,7 +290,7 @@ def _labels_given(where: str) -> ValueError:
 
 
 def _check_items(where: str, items: Any, form: str) -> None:
-    """Raise ValueError if the items of an item set are no pairs, or have labels that the form would replace."""
+    """Raise ValueError if the items of an item set are no pairs, or have labels, which form="pairs" would replace."""
     by_type = getattr(items, "item_sets", {None: items})
     for kind, item_set in by_type.items():
         if item_set.seeds_shape != (2,):

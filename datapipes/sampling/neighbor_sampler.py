@@ -1,9 +1,10 @@
 """NeighborSampler: draws a number of in-edges for each node, hop by hop, and compacts the ids.
 
-docs/semantics.md fixes the draws (sections 3 and 4) and the trees (4.5). The choice is uniform, or ByWeight (3.1).
-Running sums of the weights are made once for the rows of a graph or a part, by threads. Memory: 9 bytes an edge, for a
-sum of each edge, and every eighth sum again; if some weight counts as 0, also 8 bytes a node. The sums stay in memory
-even if the rows are mapped from files. Worker processes get the sums with the rows, so all share one copy.
+docs/semantics.md fixes the draws (sections 3 and 4) and the trees (4.5). In-edges are drawn uniformly, or by weights
+(ByWeight, section 3.1). Running sums of the weights are made once for the rows of a graph or a part, by threads.
+Memory: 9 bytes an edge, for a sum of each edge, and every eighth sum again; if some weight counts as 0, also 8 bytes a
+node. The sums stay in memory even if the rows are mapped from files. Worker processes get the sums with the rows, so
+all share one copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Neighborhoods: samples the neighborhoods of seeds by a Choice, in trees if asked for, as one of the subgraph types.
+"""Neighborhoods: samples the neighborhoods of seeds by a Choice, the rule by which in-edges are drawn.
 
 This package's sampling stages are Neighborhoods with a source; the sampler of PyG's loaders has a Neighborhoods and
 needs no stage. The graph runs the hops: a whole graph in one call of the C++ core, a graph in parts by asking its
@@ -30,17 +30,17 @@ __all__: list[str] = []
 
 
 class Neighborhoods:
-    """Samples the neighborhoods of seeds in a graph in memory, or in a graph in parts.
+    """Samples the neighborhoods of seeds, in a graph in memory or a graph in parts.
 
     Seeds may form groups that share no nodes: one for each seed (`disjoint=True`), or one for each distinct time.
 
     Args:
-        where: the caller, for errors.
+        where: the name of the caller in errors.
         fanouts: the result of `check_fanouts`.
         edge_types: the sampled edge types, the result of `sampled_edge_types`.
         negative_end: see `seed_ids`.
     Attributes:
-        choice: how in-edges are drawn.
+        choice: the rule by which in-edges are drawn.
         replace, frontier, disjoint, subgraph_type, reverse_etypes_mapping: see the stage NeighborSampler.
         edge_types: the edge types of the result, in sorted order.
         plan: the HopPlan, for `graph.hops`.
@@ -98,10 +98,10 @@ class Neighborhoods:
         return backs
 
     def trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
-        """Return the groups of checked seeds; None if all seeds are in one group.
+        """Return the groups of the seeds, which share no nodes. None: all seeds are in one group.
 
         Args:
-            seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
+            seeds: ids [n] or [n, k], already checked; with types {node or edge type: ids}.
             timestamps: a time for each row of the seeds; a dict if `seeds` is one.
         """
         has_times = self.choice.of_times
@@ -114,7 +114,8 @@ class Neighborhoods:
         """Return the neighborhood of `seeds`; with `trees`, groups of seeds share no nodes.
 
         Raises:
-            ValueError: The choice needs times and the seeds have none; or values that the choice reads were changed.
+            ValueError: The rule of drawing (`choice`) needs times, and the seeds have none. Or values that it reads
+                were changed.
         """
         sampled = self.graph.hops(self.plan, seeds, *self.plan.keyed(rng), trees)
         if self._form is None:
@@ -135,7 +136,9 @@ class Neighborhoods:
         return await off_loop(self._form.made, sampled, among)
 
     def _batch_of(self, sampled: Sampled, trees: SeedTrees | None) -> Any:
-        """Return, for each node, the row of the seeds that its tree belongs to; None without trees."""
+        """Return for each sampled node the row of the seeds to which its tree belongs, [num_nodes]; with types {node
+        type: rows}. None: there are no trees.
+        """
         if trees is None or not self.disjoint:
             return None
         rows, groups = trees.rows, sampled.groups

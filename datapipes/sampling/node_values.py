@@ -68,7 +68,7 @@ class NodeWeights:
         return self._values[None] if None in self._values else dict(self._values)
 
     def sums(self, node_type: Any) -> _core.RowSums:
-        """Return the sums of a node type, for the kernel.
+        """Return the running sums of the weights of a node type, from which the kernel draws nodes.
 
         Raises:
             ValueError: The type has no weights, or some weights were changed after the sums were made.
@@ -78,7 +78,7 @@ class NodeWeights:
         return self._arguments[node_type]
 
     def refuse_missing(self, node_type: Any) -> None:
-        """Raise ValueError if there are no weights of the nodes of a type."""
+        """Raise ValueError if the nodes of this type have no weights."""
         if node_type not in self._values:
             raise ValueError(
                 f"{self._name} has no weights of the nodes of {shown(node_type)}, which are drawn; it has "
@@ -86,7 +86,7 @@ class NodeWeights:
             )
 
     def refuse_other(self, graph: Graph) -> None:
-        """Raise ValueError if the weights do not belong to the nodes of `graph`."""
+        """Raise ValueError if the weights are not those of the nodes of `graph`."""
         for node_type, values in self._values.items():
             count = graph.num_nodes_of(node_type) if node_type in graph.node_types else 0
             if len(values) != count:
@@ -195,11 +195,11 @@ class NodeTimes:
         self._versions = self._versions_now()
 
     def has(self, node_type: Any) -> bool:
-        """Whether the nodes of a type have times."""
+        """Return whether the nodes of a type have times."""
         return node_type in self._earliest
 
     def earliest(self, node_type: Any) -> int:
-        """Return the smallest id among the nodes of a type with the earliest time."""
+        """Return the node of this type that has the earliest time. Of several such nodes, return the smallest id."""
         return self._earliest[node_type].node
 
     def digest(self) -> Any:

@@ -156,8 +156,10 @@ class Sampler(MiniBatchTransformer):
         return self.filled(minibatch, restored(self.sample(ids, self.rng_of(minibatch))))
 
     def seeds_of(self, minibatch: MiniBatch) -> tuple[Any, Callable[[Sampled], Sampled]]:
-        """Return (ids, restored): the seeds of a minibatch, checked, as `sample` takes them; and a function that brings
-        the result's `local_seeds` into the shape of the minibatch's seeds.
+        """Return (ids, restored) for the seeds of a minibatch, after checking the seeds.
+
+        `ids` are the seeds as `sample` takes them. `restored` is a function that brings the `local_seeds` of a sampled
+        result into the shape of the minibatch's seeds.
         """
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
@@ -165,7 +167,7 @@ class Sampler(MiniBatchTransformer):
         return self._checked_seeds(minibatch.seeds)
 
     def _checked_seeds(self, seeds: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
-        """Return the result of `seeds_of` for seeds [n] or [n, k]; with types {node or edge type: ids}."""
+        """Return (ids, restored) as `seeds_of` does, for seeds [n] or [n, k]; with types {node or edge type: ids}."""
         if self._has_types:
             by_type = seed_ids(self.name, seeds, self.graph, self._negative_end)
             return by_type.ids, lambda sampled: sampled._replace(local_seeds=by_type.restore(sampled.local_seeds))
@@ -175,7 +177,7 @@ class Sampler(MiniBatchTransformer):
         return ids.view(-1), lambda sampled: sampled._replace(local_seeds=sampled.local_seeds.view(ids.shape))
 
     def filled(self, minibatch: MiniBatch, sampled: Sampled) -> MiniBatch:
-        """Return the minibatch with the sampled neighborhood."""
+        """Return the minibatch with `blocks`, `input_nodes` and the other fields that `sampled` fills."""
         nodes, seeds, blocks = sampled.nodes, sampled.local_seeds, sampled.hops[::-1]
         # The former `batch` belongs to the former nodes. A sampler of trees sets a new one.
         return minibatch.replace(input_nodes=nodes, compacted_seeds=seeds, blocks=blocks, batch=None)
@@ -207,7 +209,12 @@ class Sampler(MiniBatchTransformer):
     def _hop(
         self, nodes: dict[Any, Tensor], numberings: dict[Any, Any], hop: int, rng: RngKey, edge_type: Any
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Draw a hop of one edge type; return (indptr, local ids of the sources, edge ids or None)."""
+        """Draw the in-edges of one hop and one edge type. Return (indptr, local ids of the sources, edge ids or None).
+
+        Args:
+            nodes: {node type: nodes found before the hop}.
+            numberings: {node type: object that gives local ids to nodes}; new sources get theirs here.
+        """
         relation = self.graph.relation(edge_type)
         destinations = nodes[ends_of(edge_type)[1]]
         draw: Any = self.draw
@@ -220,7 +227,9 @@ class Sampler(MiniBatchTransformer):
         return indptr, torch.from_numpy(local), edge_ids
 
     def _checked(self, relation: Any, nodes: Tensor, picks: Any) -> Picks:
-        """Return the picks of a hop; raise TypeError or ValueError if they are not in-edges of `nodes`."""
+        """Return `picks`, what a subclass's `draw` returned for one hop. Raise TypeError or ValueError if they are not
+        in-edges of `nodes`.
+        """
         if not isinstance(picks, tuple) or len(picks) != 2 or not all(isinstance(part, Tensor) for part in picks):
             raise TypeError(f"{self.name}: draw must return Picks, got {type(picks).__name__}. Return Picks(...).")
         indptr, positions = picks
@@ -253,12 +262,12 @@ class Sampler(MiniBatchTransformer):
 
 
 def _nodes(numberings: dict[Any, Any]) -> dict[Any, Tensor]:
-    """Return the nodes of each type that were found so far."""
+    """Return {node type: ids of the nodes that were found so far}, in the order of their local ids."""
     return {node_type: torch.from_numpy(numbering.nodes()) for node_type, numbering in numberings.items()}
 
 
 def _remedy(graph: Any) -> str:
-    """Return the sentence that says what to do with a value that is no graph."""
+    """Return the sentence of an error that says what to pass instead of `graph`, a value that is no graph."""
     if callable(getattr(graph, "draw", None)):  # a Part, whose module this one may not import
         return "One part does not answer for a chain: pass DistGraph.connect(...), or draw from it by its method draw."
     return "Convert it, see CSCGraph.from_*."
@@ -289,7 +298,9 @@ def items_before(source: Stage) -> Any:
 
 
 def items_at_start(source: Stage) -> dict[Any, Any]:
-    """Return {type or None: ItemSet} of the seeds at the start of a chain; {} if some stage is not known."""
+    """Return {type or None: ItemSet}: the item sets from which a chain gets its seeds. {}: not known, since the chain
+    has a user's stage or function.
+    """
     start = line_before(source)[-1]
     if not isinstance(start, ItemSampler) or not all_known(source):
         return {}
@@ -298,7 +309,9 @@ def items_at_start(source: Stage) -> dict[Any, Any]:
 
 
 def line_before(source: Stage) -> list[Stage]:
-    """Return `source` and the stages before it, nearest first, back to a join or the start."""
+    """Return `source` and the stages before it, nearest first. The last one is the start of the chain, or a join of
+    several sources.
+    """
     line = [source]
     while len(line[-1].sources) == 1:
         line.append(line[-1].source)
@@ -318,8 +331,9 @@ def all_known(source: StageBase) -> bool:
 
 
 def negative_end_before(where: str, source: Stage) -> str:
-    """Return "src" or "dst": the end to which columns 2 and up of seeds [n, k] belong. A NegativeSampler sets it; "dst"
-    without one.
+    """Return "src" or "dst": the end to which columns 2 and up of seeds [n, k] belong.
+
+    An earlier NegativeSampler sets it. Without one it is "dst".
 
     Raises:
         ValueError: The NegativeSamplers of joined chains differ.
@@ -335,12 +349,14 @@ def negative_end_before(where: str, source: Stage) -> str:
 
 
 def nearest_before(source: Stage, cls: type[_S]) -> _S | None:
-    """Return the first stage of the class `cls` in `line_before(source)`; None if there is none."""
+    """Return the nearest stage of the class `cls` among `source` and the stages before it, back to a join. None: there
+    is none.
+    """
     return next((stage for stage in line_before(source) if isinstance(stage, cls)), None)
 
 
 def rows_left_behind(where: str, features: str) -> str:
-    """Return the error text for a sampler behind a stage that fetches features."""
+    """Return the error text for a sampler that stands behind a stage that fetches features, which is not allowed."""
     return (
         f"{where}: found {features}; their rows belong to the nodes before sampling, not to input_nodes. Fetch "
         "features after the sampler; values of the seeds themselves go into labels, indexes or timestamps."
@@ -348,5 +364,5 @@ def rows_left_behind(where: str, features: str) -> str:
 
 
 def names_of(features: dict[Any, Tensor] | list[dict[Any, Tensor]]) -> Collection[Any]:
-    """Return the names in `node_features`, or in the `edge_features` of all hops."""
+    """Return the names of features, given `node_features`, or `edge_features` (a dict for each hop)."""
     return {name for rows in ([features] if isinstance(features, dict) else features) for name in rows}

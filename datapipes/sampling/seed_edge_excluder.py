@@ -1,6 +1,6 @@
 """SeedEdgeExcluder: takes the seed edges out of the neighborhoods sampled for them; docs/semantics.md, section 4.8.
 
-A model that sees the edge it is to predict learns nothing else. The stage compares original ids over the whole
+A model that sees the edge that it is to predict learns nothing else. The stage compares original ids over the whole
 minibatch, so it works behind every sampler, even if the two ends of a link are in different trees.
 """
 
@@ -232,7 +232,7 @@ class _Exclusion:
         return subgraph._without(excluded).block
 
     def _excluded(self, minibatch: MiniBatch) -> dict[Any, _core.ExcludedEdges]:
-        """Return {edge type: the edges to take out}."""
+        """Return {edge type: the edges to take out}, as objects of the C++ core."""
         seeds, has_types = minibatch.seeds, isinstance(minibatch.input_nodes, dict)
         if self.mapping is not None and not has_types:
             raise mapping_without_types(self.where)
@@ -254,7 +254,12 @@ class _Exclusion:
         return {key: excluded_pairs(rows) for key, rows in pairs.items()}
 
     def _wanted(self, labels: Any, rows: Tensor) -> Tensor | slice:
-        """Return an index of the rows of seeds to take out: a mask, or the slice of all rows."""
+        """Return an index of the rows of seeds whose edges are taken out: a bool mask [n], or a slice of all rows.
+
+        Args:
+            labels: the labels of the seeds, or None.
+            rows: the seeds of one type, [n, 2] or [n, k].
+        """
         if not self.only_positive or labels is None or rows.shape[1] > 2:
             return slice(None)
         if not isinstance(labels, Tensor) or labels.shape != rows.shape[:1]:

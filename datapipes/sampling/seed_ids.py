@@ -27,13 +27,14 @@ _I64 = NDArray[np.int64]
 
 
 class SeedIds(NamedTuple):
-    """The seeds as node ids by type. `restore` brings values for these ids into the shapes of the seeds.
+    """The seeds of a minibatch as node ids by type. `restore` brings values for these ids back into the shapes of the
+    seeds.
 
     Attributes:
         ids: {node type: ids [n]}, repeats included.
-        places: (key, columns, node type, begin, end) for each key of `seeds` and each node type of the key:
-            `ids[node type][begin:end]` are these columns of `seeds[key]`, row by row. Columns None means all columns.
-        seeds: `seeds` of the minibatch.
+        places: where the ids come from, as entries (key, columns, node type, begin, end). An entry says that `ids[node
+            type][begin:end]` are these columns of `seeds[key]`, row by row. Columns None means all columns.
+        seeds: `seeds` of the minibatch, {node or edge type: ids}.
     """
 
     ids: dict[Any, Tensor]
@@ -41,7 +42,7 @@ class SeedIds(NamedTuple):
     seeds: dict[Any, Tensor]
 
     def restore(self, local_ids: dict[Any, Tensor]) -> dict[Any, Tensor]:
-        """Return `local_ids`, which are aligned with `ids`, in the shapes of `seeds`."""
+        """Return `local_ids`, a value for each of `ids`, in the shapes of `seeds`."""
         restored: dict[Any, Tensor] = {}
         for key, columns, node_type, begin, end in self.places:
             local, shape = local_ids[node_type][begin:end], self.seeds[key].shape
@@ -140,7 +141,12 @@ def _no_types(where: str, seeds: str, graph: Graph) -> TypeError:
 def _columns(
     where: str, key: Any, seeds: Any, graph: Graph, negative_end: str
 ) -> list[tuple[list[int] | None, str, Tensor]]:
-    """Return [(columns or None for all, node type, ids row by row)] for the node types in the seeds of one type."""
+    """Return the columns of `seeds`, the seeds of the type `key`, by node type: [(columns, node type, ids of these
+    columns, row by row)]. Columns None means all columns.
+
+    Raises:
+        TypeError, ValueError: The seeds do not fit the graph; the message names the value found.
+    """
     ids = check_seeds(where, f"seeds of {shown(key)}", seeds)
     if isinstance(key, str):
         known_node_type(where, key, graph.node_types)
@@ -163,7 +169,15 @@ def _columns(
 
 
 def seed_columns(key: Any, width: int = 2, negative_end: str = "dst") -> list[tuple[list[int] | None, str]]:
-    """Return [(columns, node type)] for seeds of the type `key`; columns None: all. The type of column 0 is first."""
+    """Return which columns of seeds of the type `key` have nodes of which type: [(columns, node type)].
+
+    Columns None means all columns. The node type of column 0 comes first.
+
+    Args:
+        key: a node type, or an edge type (src, rel, dst).
+        width: number of columns.
+        negative_end: "src" or "dst", the end to which columns 2 and up belong.
+    """
     if isinstance(key, str):
         return [(None, key)]
     src, _, dst = key
@@ -237,14 +251,25 @@ def seed_trees(
 
 
 def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
-    """Return the row of each seed, int64 [number of seeds]; rows are counted over all types."""
+    """Return for each id in the seeds the row that it is in, int64 [number of ids]. Rows are counted over all types.
+
+    Args:
+        parts: [(type, seeds of this type)].
+        columns: for each type, how many ids a row has.
+    """
     counts = [int(ids.shape[0]) for _, ids in parts]
     return np.repeat(np.arange(sum(counts)), np.repeat(columns, counts))
 
 
 def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64, negative_end: str) -> Any:
-    """Reorder `numbers`, the group of each seed, into the order of the ids that the sampler gets; with types, {node
-    type: groups}.
+    """Reorder `numbers`, the group of each id in the seeds, into the order of the ids that the sampler gets.
+
+    Return an array; with types, {node type: groups}.
+
+    Args:
+        parts: [(type, seeds of this type)]; the type is None without types.
+        columns: for each type, how many ids a row has.
+        negative_end: as for `seed_ids`.
     """
     if parts[0][0] is None:
         return numbers

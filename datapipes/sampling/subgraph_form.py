@@ -3,8 +3,9 @@
 docs/semantics.md, section 4.9, fixes these edges.
 
 "induced" has all edges among the nodes, "bidirectional" the sampled edges and their reverses. Both give one Block whose
-destinations are all of its sources, which a model uses in each layer. The same choice draws the edges among the nodes,
-in one hop of all in-edges, so groups (trees, times), weights and graphs in parts need no code of their own here.
+destinations are all of its sources, which a model uses in each layer. The edges among the nodes come from one more hop
+of all in-edges, drawn by the sampler's own choice (its rule of drawing). So groups (trees, times), weights and graphs
+in parts need no code of their own here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ FORMS = ("directional", "bidirectional", "induced")
 
 
 class SubgraphForm:
-    """Makes the result for subgraph_type "bidirectional" or "induced", one Block in place of the hops.
+    """Replaces the sampled hops by one Block (one for each edge type): the result for subgraph_type "bidirectional" or
+    "induced".
 
     Args:
         form: "bidirectional" or "induced".
@@ -53,7 +55,9 @@ class SubgraphForm:
             self.plan = replace(plan, edge_types=self.edge_types, fanouts=everything, replace=False, only_new=False)
 
     def question(self, sampled: Sampled, rng: RngKey, trees: SeedTrees | None) -> tuple[Any, ...] | None:
-        """Return the arguments of `graph.hops` that ask for the edges among the nodes; None if they are not needed."""
+        """Return the arguments for `graph.hops` with which it returns all edges among the sampled nodes. None: these
+        edges are not needed.
+        """
         if self.plan is None:
             return None
         nodes, groups = sampled.nodes, sampled.groups
@@ -66,7 +70,8 @@ class SubgraphForm:
         return self.plan, nodes, *self.plan.keyed(rng), trees
 
     def made(self, sampled: Sampled, among: Sampled | None) -> Sampled:
-        """Return `sampled` with one Block, which has the edges of this form, in place of its hops.
+        """Return `sampled` with one Block (with types, one for each edge type) in place of its hops. It has the edges
+        of the subgraph type.
 
         Args:
             among: what `graph.hops` returned for the arguments from `question`; None if `question` returned None.
@@ -88,7 +93,7 @@ class SubgraphForm:
         """Return the Block of an edge type: its sampled edges, and the reverses that have this type, each pair once.
 
         Args:
-            among: the Block of all edges of the type among the nodes; None without edge ids.
+            among: the Block of all edges of the type among the nodes; None if no edge ids are asked for.
         """
         assert self.reverses is not None
         size = _sizes(nodes, edge_type)
@@ -139,9 +144,10 @@ def _sizes(nodes: Mapping[Any, Tensor], edge_type: Any) -> tuple[int, int]:
 
 
 def _among(block: Block, num_src: int, num_dst: int) -> Block:
-    """Return the Block of a hop that was drawn for all nodes, without the edges from newly found sources.
+    """Return `block` without the edges whose sources are none of the first `num_src` nodes.
 
-    The new sources have the local ids from `num_src` on.
+    The block is a hop that was drawn for all nodes of a sample. The local ids from `num_src` on are sources that this
+    hop has newly found.
     """
     keep = block.indices < num_src
     before = torch.cat((torch.zeros(1, dtype=torch.int64), keep.cumsum(0)))
@@ -152,10 +158,17 @@ def _among(block: Block, num_src: int, num_dst: int) -> Block:
 def _merged(
     pairs: Tensor, wanted: Tensor, ids: Tensor | None, size: tuple[int, int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
-    """Return ((indptr, indices), ids) of the distinct pairs, sorted by destination, then by source.
+    """Return ((indptr, indices), ids): the distinct pairs as a CSC, sorted by destination, then by source.
 
-    A pair is left out unless `wanted` is True for it at least once. The returned ids have for each pair its first id
-    in `ids`; None if `ids` is None.
+    A pair that occurs several times is kept once. A pair is left out unless `wanted` is True for at least one of its
+    occurrences.
+
+    Args:
+        pairs: int64 [2, n], sources in row 0 and destinations in row 1.
+        wanted: bool [n].
+        ids: [n], edge ids; the returned ids have for each pair the id of its first occurrence. None: the returned ids
+            are None.
+        size: (number of sources, number of destinations).
     """
     most = max(*size, 1)
     by_source = _grouped(pairs.flip(0), most)
@@ -174,6 +187,6 @@ def _merged(
 
 
 def _grouped(pairs: Tensor, num_nodes: int) -> Tensor:
-    """Return the stable order that sorts pairs by destination."""
+    """Return the permutation, int64 [n], that sorts pairs by destination. Equal destinations keep their order."""
     sources, destinations = pairs.contiguous().numpy()
     return torch.from_numpy(_core.coo_to_csc(sources, destinations, num_nodes)[2])

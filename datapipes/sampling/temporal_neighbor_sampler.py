@@ -1,15 +1,15 @@
-"""TemporalNeighborSampler: draws only in-edges that are earlier than their seed; its choice is ByTime.
+"""TemporalNeighborSampler: draws only in-edges that are earlier than their seed. The class ByTime is this rule.
 
 docs/semantics.md, sections 3.3, 4.5 and 4.6, fixes the draws.
 
 An edge may have a time, and its source node may have a time too. If only edges have times, these are used as they are;
 so are times of sources that a part has stored with its edges. Otherwise arrays of times are made once for the rows of a
-graph or a part, by threads, in memory that workers map: 8 bytes an in-edge, 16 if edges and sources have times. A byte
-a row says whether the row is sorted by time.
+graph or a part, by threads, in memory that workers map: 8 bytes an in-edge, 16 if edges and sources have times. For
+each node, a byte says whether its in-edges are sorted by time.
 
-Unsorted rows are scanned. The scan compares coarse times, which take 2 bytes an in-edge instead of 8, and reads the
-times themselves only where two coarse times are equal, so the draws do not change. Coarse times are not made if nearly
-all rows are sorted.
+In-edges that are not sorted are scanned. The scan compares coarse times, which take 2 bytes an in-edge instead of 8,
+and reads the times themselves only where two coarse times are equal, so the draws do not change. Coarse times are not
+made if nearly all in-edges are sorted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_EDGES, _OF_NODES = "times of the edges", "times of the nodes"  # in errors a
 
 @dataclass(frozen=True)
 class ByTime(Choice):
-    """Draw among the in-edges that are eligible at the time of the seed, see TemporalNeighborSampler.
+    """The rule that only in-edges that are eligible at the time of the seed are drawn; see TemporalNeighborSampler.
 
     Attributes:
         edge_time_attr: the edge attribute that holds times, int64 [num_edges], or None.
@@ -80,9 +80,12 @@ class ByTime(Choice):
         return {_OF_EDGES: of_edges, _OF_NODES: of_nodes}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return [sorted_rows, coarse times, scale of the coarse times, *times]; [] without times.
+        """Return the arrays that the kernel needs to draw by time: [sorted_rows, coarse times, scale of the coarse
+        times, *times]. Return [] if neither edges nor sources have times.
 
-        `times` is the result of `_times`, without a tensor that is an attribute itself.
+        `sorted_rows` is uint8 [num_rows]: whether the in-edges of each node are sorted by time. The coarse times and
+        their scale are the result of `_coarse`. `times` are the result of `_times`, without a tensor that is an
+        attribute itself.
         """
         of_edges, of_nodes = self.attributes(rows).values()
         if of_edges is None and of_nodes is None:
@@ -124,7 +127,9 @@ class ByTime(Choice):
         return [latest, torch.minimum(of_edges, earliest, out=earliest)]
 
     def _made_times(self, rows: Rows, made: list[Tensor]) -> list[Tensor]:
-        """Return the times of in-edges from the result of `make`: its own arrays, or the attribute that was read."""
+        """Return the times of in-edges as `_times` does, but from `made`, the result of `make`: an array that was made,
+        or else the attribute itself.
+        """
         if len(made) > 3:
             return made[3:]
         return [next(values for values in self.attributes(rows).values() if values is not None)]
@@ -165,9 +170,14 @@ class ByTime(Choice):
 
 
 def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> list[Tensor]:
-    """Return [coarse times, scale]: int16 [num_edges + padding], int64 [2] (csrc/graph/coarse_times.h).
+    """Return [coarse times, scale], with which the kernel scans in-edges that are not sorted by time.
 
-    The coarse times are empty if nearly all rows are sorted.
+    The coarse times are int16 [num_edges + padding], the scale is int64 [2]; csrc/graph/coarse_times.h says how they
+    stand for times. The coarse times are empty if nearly all in-edges are sorted.
+
+    Args:
+        latest: int64 [num_edges], the time of each in-edge.
+        sorted_rows: uint8 [num_rows], whether the in-edges of each node are sorted by time.
     """
     unsorted = int(indptr.diff()[sorted_rows == 0].sum())
     if unsorted * COARSE_PAYS <= latest.shape[0]:
@@ -180,7 +190,13 @@ def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> 
 
 
 def _check(where: str, graph: Attributed, domain: str, name: str, types: Sequence[Any]) -> None:
-    """Raise ValueError if no type has the attribute; TypeError or ValueError unless it is int64, one time a row."""
+    """Check the attribute `name`, which holds times. Raise ValueError if no type has it. Raise TypeError or ValueError
+    unless it is int64, with one time for each node or edge.
+
+    Args:
+        domain: "node" or "edge".
+        types: the node types or edge types that may have the attribute.
+    """
     forms = graph.forms()
     wanted = {type_: forms[domain, type_, name] for type_ in types if (domain, type_, name) in forms}
     if not wanted:
@@ -316,7 +332,9 @@ class TemporalNeighborSampler(ChoiceSampler):
 
 
 def refuse_last_again(where: str, strategy: str, replace: bool) -> None:
-    """Raise ValueError for strategy "last" with replacement."""
+    """Raise ValueError if `strategy` is "last" and `replace` is True: the latest in-edges cannot be drawn with
+    replacement.
+    """
     if strategy == "last" and replace:
         raise ValueError(
             f"{where}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "

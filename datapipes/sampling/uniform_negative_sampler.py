@@ -43,7 +43,9 @@ class _Drawing(NamedTuple):
     """How the negatives of one edge type are drawn.
 
     Attributes:
-        drawn: for each drawn end (column, node type, (number of nodes, sums of weights or None)).
+        key: the random key of the draws.
+        drawn: for each end that is drawn, an entry (column, node type, (number of nodes, sums of weights)). The sums
+            are None if each node is equally likely.
         times: int64 [n], the times of the positives; None if they make no difference.
     """
 
@@ -56,7 +58,7 @@ class _Drawing(NamedTuple):
 @register_stage("sample_uniform_negative")
 class UniformNegativeSampler(NegativeSampler):
     """Add negatives to the pairs of a minibatch: each keeps one end of its positive and draws the other from all nodes
-    of its type, or draws both ends. See NegativeSampler for the forms.
+    of its type, or draws both ends. See NegativeSampler for the two layouts.
 
     Args:
         graph: the CSCGraph, HeteroCSCGraph or DistGraph whose nodes are drawn.
@@ -64,9 +66,10 @@ class UniformNegativeSampler(NegativeSampler):
         strict: never return an edge of the graph, nor the positive itself. With types, only edges of the seeds' type
             count; times make no difference. If 1,024 tries find no negative, a ValueError names the positive. Without
             `strict`, a negative may be an edge by chance.
-        src_weight, dst_weight: weights of the nodes for the drawn end, 0 or more, [num_nodes], of float16, bfloat16,
-            float32 or float64; with types {node type: weights}, for each drawn type. None draws each node alike.
-            Their digest is part of the state, and workers share them; their sums take 9 more bytes a node.
+        src_weight, dst_weight: weights of the nodes that are drawn as source or as destination: 0 or more, [num_nodes],
+            of float16, bfloat16, float32 or float64; with types {node type: weights}, for each drawn type. None: each
+            node is equally likely. Their digest is part of the state, and workers share them; their sums take 9 more
+            bytes a node.
         node_time_attr: name of the node attribute, int64, that holds since when each node exists. A drawn node must
             exist at the time of the positive (`timestamps`). If 1,024 tries find no such node, the negative is the
             earliest node of its type. With types, nodes without the attribute always exist. Over a DistGraph, name the
@@ -162,7 +165,12 @@ class UniformNegativeSampler(NegativeSampler):
         return pairs.to(torch.int32) if is_narrow else pairs
 
     def _steps(self, pairs: Tensor, rng: RngKey, edge_type: Any, times: Tensor | None) -> Steps:
-        """Yield the questions to the graph, and at the end return a negative for each of `pairs`."""
+        """A generator that draws a negative for each of `pairs`. It yields questions to the graph, gets the answers,
+        and at the end returns the negatives, ids [n, 2].
+
+        A question is (name of a method of the graph, arguments). So the same code serves graphs that are asked
+        synchronously or asynchronously.
+        """
         edge_type = self._checked_type(edge_type)
         key, drawn = rng.hop_key(0, self.graph.edge_types.index(edge_type)), self._ends(edge_type)
         if self.times is not None:
@@ -192,8 +200,13 @@ class UniformNegativeSampler(NegativeSampler):
     def _round(
         self, drawing: _Drawing, pairs: Tensor, negatives: Tensor, slots: Tensor, first: int, count: int
     ) -> Steps:
-        """For each of `slots`, rows of `pairs`, write the first allowed of `count` tries to `negatives`. Return the
-        slots for which no try was allowed.
+        """A generator that draws the tries `first` to `first + count - 1` for some negatives, and writes the first
+        allowed one to `negatives`.
+
+        It yields questions to the graph, and at the end returns the slots for which no try was allowed.
+
+        Args:
+            slots: int64, the rows of `pairs` and of `negatives` to draw for.
         """
         ids = _core.draw_negatives(
             drawing.key, slots.numpy(), first_try=first, num_tries=count, ends=[end for _, _, end in drawing.drawn]
@@ -216,7 +229,9 @@ class UniformNegativeSampler(NegativeSampler):
     def _allowed(
         self, drawing: _Drawing, tries: Tensor, positives: Tensor, times: Tensor | None
     ) -> Generator[Asked, Any, Tensor | None]:
-        """Return bool [n]: whether each try may be a negative of its positive at its time; None if all may."""
+        """A generator that yields questions to the graph, and at the end returns bool [n]: whether each try may be a
+        negative of its positive at its time. None: all tries may.
+        """
         allowed: Tensor | None = None
         if times is not None:
             assert self.times is not None
@@ -232,8 +247,11 @@ class UniformNegativeSampler(NegativeSampler):
         return allowed
 
     def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Steps:
-        """Return negatives for the rows `left`, for which no try was allowed: the earliest nodes, if these are allowed;
-        else raise ValueError.
+        """A generator that finds negatives for the rows `left` of `pairs`, for which no try was allowed. It yields
+        questions to the graph.
+
+        At the end it returns the earliest nodes as negatives, if nodes have times and the earliest nodes are allowed.
+        Otherwise it raises ValueError.
         """
         tries = pairs[left]
         if drawing.times is not None:
@@ -257,7 +275,9 @@ class UniformNegativeSampler(NegativeSampler):
         )
 
     def _ends(self, edge_type: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
-        """Return `_Drawing.drawn` for an edge type."""
+        """Return which ends of a negative of this edge type are drawn, and from which nodes: the entries of
+        `_Drawing.drawn`.
+        """
         drawn = []
         for column in self._columns:
             node_type, weights = ends_of(edge_type)[column], self.weights[column]
@@ -266,7 +286,7 @@ class UniformNegativeSampler(NegativeSampler):
         return drawn
 
     def _has_times(self, edge_type: Any) -> bool:
-        """Return whether the nodes of a drawn end have times."""
+        """Return whether times matter for negatives of this edge type: whether the nodes that are drawn have times."""
         return self.times is not None and any(self.times.has(ends_of(edge_type)[column]) for column in self._columns)
 
     def _no_times(self) -> ValueError:
@@ -339,7 +359,10 @@ class UniformNegativeSampler(NegativeSampler):
 
 
 def _advanced(steps: Steps, answer: Any) -> tuple[Asked, Tensor | None]:
-    """Answer the last question of `steps`; return (next question, None), or at the end (unused, negatives)."""
+    """Resume `steps`, a generator that asks the graph, with the answer to its last question.
+
+    Return (next question, None). At the end return (("", ()), negatives); the first value is then unused.
+    """
     try:
         return steps.send(answer), None
     except StopIteration as end:

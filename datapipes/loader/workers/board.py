@@ -1,10 +1,12 @@
-"""The board: shared memory in which each worker process writes the tasks it is making.
+"""The board: shared memory in which each worker process writes its tasks (minibatches that it is making).
 
 When a worker dies, its row says which tasks it was making; the death is charged to the minibatches of these tasks. Only
 the worker writes its row, but the pool clears the row before it starts the worker. A row is a few cache lines of int64
-numbers: whether the worker is ready, then an entry for each task that it can be making at once. No lock is needed: the
-pool reads the row of an ended process, or reads a row only for the text of a message. An entry is valid only once its
-last number is written, so a worker that is killed while it writes an entry leaves no half entry.
+numbers: whether the worker is ready, then an entry for each task that it can be making at once.
+
+No lock is needed. The pool relies on a row only after its process has ended; it reads other rows only for texts of
+messages. An entry is valid only once its last number is written, so a worker that is killed while it writes an entry
+leaves no half entry.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _CACHE_LINE = 8
 
 
 class Row(NamedTuple):
-    """The content of a worker's row.
+    """What a worker has written into its row of the board.
 
     Attributes:
         tasks: the tasks that the worker is making, the oldest first.
@@ -38,7 +40,8 @@ class Row(NamedTuple):
 
 
 class Board:
-    """The rows of all workers, as the pool reads them.
+    """The board as the pool reads it. It has a row for each worker, with the tasks (minibatches) that the worker is
+    making.
 
     Args:
         tasks_each: how many tasks a worker can be making at once.
@@ -51,11 +54,11 @@ class Board:
         self.packed = pack(self._rows)  # for the way to a worker
 
     def clear(self, worker: int) -> None:
-        """Clear the row of a worker before it starts."""
+        """Clear a worker's row of the board. Call it before the worker starts."""
         self._rows[worker] = 0
 
     def row(self, worker: int) -> Row:
-        """Return the content of a worker's row."""
+        """Return what a worker has written into its row of the board."""
         first, *entries = self._rows[worker].view(-1, _ENTRY).tolist()
         begun = sorted((entry for entry in entries if entry[_SINCE] != 0), key=lambda entry: entry[_SINCE])
         seconds = (time.monotonic_ns() - begun[0][_SINCE]) / 1e9 if begun else 0.0
@@ -63,7 +66,7 @@ class Board:
 
 
 class OwnRow:
-    """A worker's own row, as the worker writes it. Several of its threads may begin and end tasks."""
+    """A worker's own row of the board, which it writes. Several threads of the worker may begin and end tasks."""
 
     def __init__(self, board: Packed, worker: int) -> None:
         self._first, *self._entries = board.unpack()[worker].view(-1, _ENTRY).numpy()
@@ -71,11 +74,11 @@ class OwnRow:
         self._with: dict[Task, int] = {}  # {task: index of its entry}
 
     def ready(self) -> None:
-        """Record that this worker can make minibatches."""
+        """Record on the board that this worker can make minibatches."""
         self._first[_READY] = 1
 
     def begin(self, task: Task) -> None:
-        """Record that this worker begins a task, and the time, by a clock that all processes share."""
+        """Record that this worker begins a task, and when, by a clock that all processes share."""
         number = self._with[task] = self._free.pop()
         entry = self._entries[number]
         entry[:_SINCE] = task

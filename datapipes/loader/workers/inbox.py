@@ -1,4 +1,6 @@
-"""Inbox: outcomes of worker processes arrive here unless they come through a ShmChannel."""
+"""Inbox: receives the outcomes of worker processes (minibatches, drops and errors) unless they come through a
+ShmChannel.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _SENDER_GONE = (ConnectionError, FileNotFoundError, EOFError)  # fetching tensor
 
 
 class Inbox:
-    """Channels of any kind, each with a thread that waits for its messages."""
+    """Receives messages from channels of any class. A thread for each channel waits for its messages."""
 
     def __init__(self) -> None:
         self._arrived: queue.SimpleQueue[Message | BaseException] = queue.SimpleQueue()
@@ -32,7 +34,11 @@ class Inbox:
         self._threads: list[threading.Thread] = []
 
     def listen(self, channel: ChannelBase, sender: Any = None) -> None:
-        """Receive messages from one more channel; if `sender`, a process, is given, until that process has ended."""
+        """Receive messages from one more channel.
+
+        Args:
+            sender: the process that sends. The inbox listens until this process has ended; with None, until `close`.
+        """
         if sender is None:
             self._channels.append(channel)
         thread = EndingThread(_listen, (channel, self._arrived, self._ended, sender), name="datapipes-inbox")
@@ -41,7 +47,7 @@ class Inbox:
         thread.start()
 
     def get(self, timeout: float) -> Message | None:
-        """Return the next message; None after `timeout` seconds."""
+        """Return the next message of any channel; None if no message came within `timeout` seconds."""
         try:
             message = self._arrived.get(timeout=timeout)
         except queue.Empty:
@@ -51,7 +57,7 @@ class Inbox:
         return message
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening to the channels."""
         self._ended.set()
         for channel in self._channels:  # a thread may wait in recv without a limit
             if not isinstance(channel, MpChannel):
@@ -96,7 +102,9 @@ def _listen(
 
 
 def _lives_on(sender: Any, ended: threading.Event) -> bool:
-    """Return whether a sender stays alive for LOOK_S seconds, since a killed process may take a moment to end."""
+    """Return whether the process `sender` is still alive after LOOK_S seconds; a killed process may take a moment to
+    end. Return False as soon as `ended` is set.
+    """
     ends = time.monotonic() + LOOK_S
     while time.monotonic() < ends:
         if not _lives(sender) or ended.wait(0.05):

@@ -2,7 +2,7 @@
 
 Without asynchronous stages it makes one minibatch after another. With asynchronous stages, a separate thread takes the
 tasks, so that the worker goes on taking them while minibatches are in flight and while an outcome is being sent. The
-first ready outcome is yielded first, and the dispatcher restores the order.
+outcome that is ready first is yielded first. The dispatcher, which gives out the tasks, restores the order.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ Take = Callable[[], "Task | None"]
 
 
 def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
-    """Return how many tasks a worker has at most: the tasks that it is making, and `prefetch_factor` tasks ahead. It
-    makes one task at a time; with asynchronous stages, the number of minibatches that the stages keep in flight.
+    """Return how many tasks (minibatches to be made) a worker has at most: those that it is making, and
+    `prefetch_factor` ahead.
+
+    A worker makes one task at a time. With asynchronous stages, it makes as many as these stages keep in flight.
     """
     return max(1, async_window(StageGraph(root))) + prefetch_factor
 
@@ -35,10 +37,15 @@ def tasks_for_each(root: Stage, prefetch_factor: int) -> int:
 def work(
     worker: int, root: Stage, take: Take, making: Making, evaluator: Callable[[Calls], Evaluator] = Evaluator
 ) -> Iterator[Outcome]:
-    """Yield the outcome of each task as soon as it is made. An outcome counts as sent when the next one is asked for.
+    """Do the work of worker `worker`: take tasks, make the minibatches of `root`, and yield the outcome of each task.
+
+    An outcome is yielded as soon as it is made. It is taken as sent when the next outcome is asked for.
 
     Args:
+        root: the last stage that the worker runs.
         take: waits for a task and returns it; None means stop. With asynchronous stages another thread calls it.
+        making: the record of the tasks that this worker is making.
+        evaluator: makes the object that calls the stages.
     """
     graph, clock = StageGraph(root), _NewCalls()
     maker = evaluator(Calls(graph.numbering, clock))
@@ -90,11 +97,11 @@ def _several(graph: StageGraph[Stage], evaluator: Evaluator, take: Take, making:
 
 
 class _NewCalls(StageClock):
-    """Collects calls for the process that adds them up."""
+    """Collects the calls of stages in a worker, for the process that adds them up."""
 
     def _move_unless_others_do(self) -> None:
-        """Move no calls: `take` returns them as they are."""
+        """Do nothing. The base class would add up the calls here; this class leaves them for `take`."""
 
     def take(self) -> list[CallRecord]:
-        """Return the calls since the last `take`."""
+        """Return the calls of stages since the last `take`."""
         return [CallRecord(*self._fresh.popleft()) for _ in range(len(self._fresh))]

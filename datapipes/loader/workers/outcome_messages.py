@@ -1,6 +1,7 @@
-"""An outcome on its way from a worker process: one message with a label, or several if the outcome is too large.
+"""Turn an outcome (a minibatch, a drop or an error) into messages of a worker process, and back.
 
-A label is a tensor of integers under a key of its own, so that any channel can carry it.
+An outcome is one message with a label, or several if it is too large for one. A label is a tensor of integers under a
+key of its own, so that any channel can carry it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _OVERHEAD = 192  # bytes that a tensor takes in a channel beyond its values: its
 
 
 class Label(NamedTuple):
-    """The outcome that a message belongs to.
+    """The label of a message: it says to which outcome (a minibatch, a drop or an error) the message belongs.
 
     Attributes:
         loader_id: A random number that tells this loader's messages from another loader's.
@@ -49,14 +50,21 @@ class Label(NamedTuple):
 
     @property
     def task(self) -> Task:
-        """The task of the outcome."""
+        """The task (the minibatch to be made) to whose outcome the message belongs."""
         return Task(self.generation, self.epoch, self.number)
 
 
 def to_messages(
     outcome: Outcome, loader_id: int, life: int, stages: Sequence[str], most_bytes: int | None
 ) -> Iterator[Message]:
-    """Yield the messages that carry an outcome. Each takes at most `most_bytes` in the channel; None: no limit."""
+    """Yield the messages that carry an outcome: a minibatch, a drop or an error.
+
+    Args:
+        loader_id: a random number that tells this loader's messages from another loader's.
+        life: how often a worker of this index was started before.
+        stages: the labels of the chain's stages; a message names a stage by its position here.
+        most_bytes: the most bytes that a message takes in the channel. None: there is no limit.
+    """
     kind, body = MADE, {}
     if outcome.error is not None:
         kind, body = FAILED, error_to_message(outcome.error)
@@ -78,13 +86,16 @@ def to_messages(
 
 
 def num_bytes_of(message: Message) -> int:
-    """Return a bound on the bytes that a message takes in a channel, its label included."""
+    """Return an upper bound of the bytes that a message takes in a channel, its label included."""
     dense = {key: tensor for key, tensor in message.items() if tensor.layout == torch.strided}  # channels refuse others
     return _OVERHEAD + sum(tensor.nbytes + _OVERHEAD + len(key.encode()) for key, tensor in dense.items())
 
 
 def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bool]]:
-    """Yield (message, whether it is the last). Each has pieces of the flattened tensors, and PLACES for the pieces."""
+    """Split `tensors` into messages of at most about `most_bytes`. Yield (message, whether it is the last).
+
+    A message has pieces of the flattened tensors under "0", "1", ..., and under PLACES the position of each piece.
+    """
     part: Message = {}
     places: list[list[int]] = []
     left = most_bytes = max(most_bytes - 2 * _OVERHEAD, 4 * _OVERHEAD)
@@ -108,7 +119,7 @@ def _parts(tensors: list[Tensor], most_bytes: int) -> Iterator[tuple[Message, bo
 
 @dataclass
 class _Whole:
-    """A message that arrives in parts."""
+    """An outcome whose message arrives in parts: the tensors that were put together so far."""
 
     life: int
     extra: Message
@@ -125,7 +136,7 @@ class _Whole:
 
 
 class Opener:
-    """Turns the messages of all workers into outcomes."""
+    """Turns the messages of all workers back into outcomes: minibatches, drops and errors."""
 
     def __init__(self, loader_id: int, stages: Sequence[str]) -> None:
         self._loader_id = loader_id
@@ -133,7 +144,7 @@ class Opener:
         self._whole: dict[int, _Whole] = {}  # {worker: its incomplete outcome}
 
     def open(self, message: Message) -> tuple[Label, Outcome | None]:
-        """Return (label, outcome); the outcome is None unless this message completes it.
+        """Return (label, outcome) of a message. The outcome is None if further messages of it must come.
 
         Raises:
             RuntimeError: The message is not from a worker of this loader.
@@ -154,7 +165,7 @@ class Opener:
         return label, self._outcome(label, body)
 
     def forget(self, worker: int) -> None:
-        """Drop the incomplete outcome of a worker."""
+        """Drop what has arrived of a worker's incomplete outcome, since the worker has died."""
         self._whole.pop(worker, None)
 
     def _label_of(self, message: Message) -> Label:

@@ -57,8 +57,9 @@ class ProcessPool(Pool):
     """Processes that make minibatches of the chain that ends in `root`.
 
     Args:
-        number: the id of the loader in messages, by which they are told from the messages of another loader.
-        chain: (root, worker_init_fn); packed, unless workers are forked.
+        root: the last stage before the cut.
+        number: a random id of this loader. It tells the loader's messages from those of other loaders.
+        chain: (root, worker_init_fn), in pickled form unless workers are forked.
         context: how processes are started.
         pin: whether minibatches are copied to a GPU from the channel's memory.
     """
@@ -232,8 +233,8 @@ class ProcessPool(Pool):
 
     @contextmanager
     def _ending_with_channel(self) -> Iterator[None]:
-        """If the code in the `with` statement finds the loader's own channel damaged, end the workers. The next epoch
-        starts other workers, with a new channel.
+        """Context manager: if the code in its `with` block finds the loader's own channel damaged, end the workers. The
+        next epoch starts other workers, with a new channel.
         """
         try:
             yield
@@ -277,7 +278,7 @@ class ProcessPool(Pool):
         return True
 
     def _look(self) -> None:
-        """Read the workers' messages in the pipes, and check that the workers live."""
+        """Read the messages that workers have sent through their pipes, and check that the workers live."""
         self._looked = time.monotonic()
         for number, worker in enumerate(self._workers):
             for said in worker.messages():

@@ -29,7 +29,7 @@ JOIN_S = 5.0  # seconds that closing waits for minibatches that are being made
 
 
 class MakingHere(dict[Task, float]):
-    """{task: when it began} of the tasks that a worker of this process is making, the oldest first."""
+    """The tasks that a worker of this process is making: {task: when it began}, the oldest first."""
 
     def begin(self, task: Task) -> None:
         self[task] = time.monotonic()
@@ -44,7 +44,7 @@ class MakingHere(dict[Task, float]):
 
 
 class _State:
-    """State that the threads share with the pool. It has no reference to the pool, so the pool can be collected."""
+    """State that the worker threads share with the pool. It does not refer to the pool, which may be collected."""
 
     def __init__(self, root: Stage, options: LoaderOptions, streams: Sequence[Stream]) -> None:
         self.root, self.init, self.streams = root, options.worker_init_fn, streams
@@ -58,7 +58,7 @@ class _State:
 
 @dataclass
 class _Queued(Outcome):
-    """An outcome whose minibatch waits for work on GPUs."""
+    """An outcome whose minibatch waits for work that is queued on GPUs."""
 
     queued: list[Queued] = field(default_factory=list)
 

@@ -36,11 +36,12 @@ class Start:
         loader_id: a random id of the loader for messages.
         connection: the worker's end of its pipe.
         chain: (last stage before the cut, worker_init_fn), and maybe a third entry: function (Calls) -> Evaluator.
-        board: see board.py.
-        channel: where outcomes go; None if the pool makes one once it knows how large a minibatch is.
-        own_channel: whether the pool made the channel; only then can messages of older generations be dropped from it.
-        explicit_size: whether the user has chosen the channel's size. Then a minibatch that does not fit is refused;
-            otherwise it is sent in parts.
+        board: the shared memory in which the worker writes the tasks that it is making (board.py).
+        channel: the channel for outcomes. None: the pool makes one once it knows how large a minibatch is.
+        own_channel: whether the pool made the channel. Only from such a channel can messages of abandoned epochs be
+            dropped.
+        explicit_size: whether the user has chosen the channel's size. True: a minibatch that does not fit is refused.
+            False: it is sent in parts.
         num_threads: how many threads a kernel of this package may use.
     """
 
@@ -87,13 +88,19 @@ class WorkerHandle(ChildProcess):
         self._send(lambda pipe: pipe.send_bytes(END))
 
     def _send(self, how: Callable[[Connection], None], *, is_task: bool = False) -> None:
-        """Send a message through the pipe; keep it for later if the worker does not read and the pipe is full."""
+        """Send a message through the pipe. If the pipe is full, since the worker does not read, keep the message for
+        later.
+
+        Args:
+            how: function that writes the message to the pipe.
+            is_task: whether the message is a task, which `forget_tasks` may drop.
+        """
         with self._sending:
             self._unsent.append((is_task, how))
         self.send_rest()
 
     def forget_tasks(self) -> None:
-        """Drop the tasks that were not sent yet."""
+        """Drop the tasks that were not sent to the worker yet."""
         with self._sending:
             self._unsent = deque((is_task, how) for is_task, how in self._unsent if not is_task)
 

@@ -93,7 +93,7 @@ class _Tasks:
         self.channel: ShmChannel | None = None
 
     def take(self) -> Task | None:
-        """Wait for a task; None means stop."""
+        """Wait for a task and return it. None: the worker is to stop."""
         try:
             while not self._ended:
                 while self._connection.poll(0):  # read all messages first: they may make waiting tasks stale
@@ -136,7 +136,7 @@ class _Tasks:
 
 
 class _Sender:
-    """Sends outcomes; asks the pool for a channel if there is none yet."""
+    """Sends a worker's outcomes to the pool. If there is no channel yet, asks the pool for one."""
 
     def __init__(self, start: Start, tasks: _Tasks, stages: list[str]) -> None:
         self._start = start
@@ -153,7 +153,7 @@ class _Sender:
             self._tell(Outcome(outcome.worker, outcome.task, error=error, calls=outcome.calls))
 
     def _tell(self, outcome: Outcome) -> None:
-        """Send an outcome without a minibatch through the pipe, past the channel."""
+        """Send an outcome that has no minibatch (a drop or an error) through the pipe, not through the channel."""
         (message,) = to_messages(outcome, self._start.loader_id, self._start.life, self._stages, None)
         _tell(self._start.connection, {"outcome": {name: part.tolist() for name, part in message.items()}})
 

@@ -94,7 +94,7 @@ class Workers(StreamStage):
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
     def input_use(self) -> InputUse | None:
-        """Return the InputUse of worker processes, which read a copy of the chain; None if there is no copy."""
+        """Return that worker processes read the chain (see InputUser). None: they have no copy of the chain now."""
         if self.context is None or not (isinstance(self._chain, Packed) or self._running.pool is not None):
             return None
         remedy = "Close the loader, and build a new one afterwards; or fetch behind its cut, in this process."
@@ -136,7 +136,7 @@ class Workers(StreamStage):
             self._running.end()
 
     def _end(self, pool: Pool) -> None:
-        """End `pool`, the workers of an epoch, unless another pool has taken its place."""
+        """End `pool`, the workers of an epoch. Do nothing if another pool has replaced it."""
         if pool is self._running.pool:
             self.end_workers()
 

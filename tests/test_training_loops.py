@@ -17,6 +17,8 @@ EPOCHS = 3
 STEPS = 6  # minibatches an epoch
 TWO_WORKERS = {"num_workers": 2, "multiprocessing_context": "fork"}
 BY_STEPS = {"every_n_train_steps": 4}
+# Lightning is imported for as long as fifty runs take, and accelerate for twenty.
+OF_OTHERS = {recipe: [pytest.mark.full] for recipe in recipes.NEEDS}
 CALLS = {  # how a test calls each recipe: the place of its checkpoints, and what else it needs
     "train": ("checkpoint.pt", {}),
     "fit": ("checkpoints", {"checkpoint": BY_STEPS}),
@@ -83,12 +85,13 @@ def test_the_page_has_the_loader_that_the_tests_count_on():
     assert len(loader()) == STEPS
 
 
-@pytest.mark.parametrize("recipe", CALLS)
+@pytest.mark.parametrize("recipe", [pytest.param(recipe, marks=OF_OTHERS.get(recipe, ())) for recipe in CALLS])
 def test_trainer_epoch_n_is_loader_epoch_n(alone, recipe):  # the recipes themselves assert it; this says which it is
     trained = without_ranks(alone(recipe).trained)
     assert (sorted(trained) if recipe == "train_rank" else trained) == minibatches()
 
 
+@pytest.mark.full
 def test_validation_in_trainer_epoch_n_is_epoch_n_of_its_loader(alone):
     assert without_ranks(alone("fit").validated) == minibatches(0, 2) + minibatches()  # the sanity check reads two
 
@@ -102,13 +105,13 @@ def test_validation_in_trainer_epoch_n_is_epoch_n_of_its_loader(alone):
     ranked(
         [
             ("train", 11, 10),
-            ("fit", 13, 12),
-            ("train_with_accelerate", 11, 10),
             ("train", 13, 12),
+            ("fit", 13, 12),
             ("fit", 11, 8),
+            ("train_with_accelerate", 11, 10),
             ("train_with_accelerate", 13, 12),
         ],
-        3,
+        1,
     ),
 )
 def test_a_killed_run_goes_on_after_its_last_checkpoint(runs, alone, tmp_path, recipe, kill_after, checkpoint):
@@ -130,19 +133,17 @@ def test_a_plain_loop_goes_on_from_a_checkpoint_of_the_last_minibatch(runs, tmp_
     assert resumed.weights == whole.weights
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("checkpoint", "options"),
-    ranked(
-        [
-            ({}, {}),
-            ({"every_n_train_steps": STEPS}, {"max_steps": EPOCHS * STEPS}),
-            ({}, {"num_epochs": -1, "max_steps": EPOCHS * STEPS}),
-            ({"every_n_train_steps": STEPS}, {}),
-            ({"save_on_train_epoch_end": False}, {}),
-            ({"save_on_train_epoch_end": False}, {"max_steps": EPOCHS * STEPS}),
-        ],
-        1,
-    ),
+    [
+        ({}, {}),
+        ({"every_n_train_steps": STEPS}, {"max_steps": EPOCHS * STEPS}),
+        ({}, {"num_epochs": -1, "max_steps": EPOCHS * STEPS}),
+        ({"every_n_train_steps": STEPS}, {}),
+        ({"save_on_train_epoch_end": False}, {}),
+        ({"save_on_train_epoch_end": False}, {"max_steps": EPOCHS * STEPS}),
+    ],
     ids=str,
 )
 def test_lightning_goes_on_from_every_kind_of_checkpoint_at_an_epochs_end(runs, alone, tmp_path, checkpoint, options):
@@ -188,6 +189,7 @@ def test_a_job_of_two_ranks_goes_on_with_one(runs, tmp_path):
     assert without_ranks(resumed.trained) == minibatches(RANK_CHECKPOINT)
 
 
+@pytest.mark.full
 def test_accelerate_runs_on_two_ranks(runs, tmp_path):
     job = ended_well(start(runs, "train_with_accelerate", tmp_path, ranks=2))
     assert [of_rank(job, rank) for rank in (0, 1)] == [minibatches()[rank::2] for rank in (0, 1)]

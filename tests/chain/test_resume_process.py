@@ -1,15 +1,13 @@
 """Resuming in another process, and which states a chain refuses."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from pipelines import BATCH_SIZE, NUM_ITEMS, as_it_is, digests, fetched, items, sampled, small_graph
-from scripts import SUPPORT
+from scripts import run_script
 
 import datapipes as dp
 
@@ -17,10 +15,10 @@ KINDS = ["plain", "shuffled", "shuffled_with_replacement", "loader"]
 
 CHILD = """
 import json, sys
-sys.path[:0] = sys.argv[1:]
+sys.path.insert(0, {folder!r})
 import test_resume_process
-states = json.load(sys.stdin)
-print(json.dumps({kind: [test_resume_process.rest_of(kind, state) for state in states[kind]] for kind in states}))
+states = json.loads({states!r})
+print(json.dumps({{kind: [test_resume_process.rest_of(kind, state) for state in states[kind]] for kind in states}}))
 """
 
 
@@ -49,13 +47,7 @@ def test_another_process_goes_on_to_the_bit_from_every_step():
             whole.append(next(iterator).digest())
         expected[kind] = [whole[step:] for step in range(len(whole) + 1)]
         chain.close()
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(Path(__file__).parent), SUPPORT],
-        input=json.dumps(states),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    child = run_script(CHILD.format(folder=str(Path(__file__).parent), states=json.dumps(states)))
     assert child.returncode == 0, child.stderr
     assert json.loads(child.stdout) == expected
 

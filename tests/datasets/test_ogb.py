@@ -6,8 +6,6 @@ import gzip
 import io
 import os
 import pickle
-import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from published import published
+from scripts import run_script
 
 import datapipes as dp
 from datapipes.datasets import ogb_graph
@@ -511,11 +510,10 @@ def test_bytes_that_are_copied_have_one_dtype(tmp_path, refuses):
 
 
 READ = """
-import sys
 from pathlib import Path
 from datapipes.datasets.raw import DatasetFormatError
 from datapipes.datasets.pickled_arrays import read_saved
-for path in sys.argv[1:]:
+for path in {paths}:
     try:
         read_saved(Path(path))
     except DatasetFormatError as error:
@@ -532,8 +530,9 @@ def test_keys_that_take_for_ever_to_hash_are_never_hashed(tmp_path):
         with zipfile.ZipFile(tmp_path / f"{name}.pt", "w") as archive:
             archive.writestr("archive/data.pkl", b"\x80\x02}" + rebuild + keys + b".")
             archive.writestr("archive/version", "3\n")
-    command = [sys.executable, "-c", READ, *map(str, sorted(tmp_path.glob("*.pt")))]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    child = run_script(READ.format(paths=[str(path) for path in sorted(tmp_path.glob("*.pt"))]))
+    assert (child.returncode, child.stderr) == (0, "")
+    found = child.stdout.splitlines()
     assert [line.partition(" with")[0] for line in found] == ["a.pt: found an object", "b.pt: found an object"]
 
 

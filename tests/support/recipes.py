@@ -1,8 +1,9 @@
 """Recipes of docs/training-loops.md, each run in a process that is forked from one that has imported all they need.
 
 Importing Lightning takes as long as fifty runs of a recipe, so `Recipes` starts one interpreter for all of them. It
-reads the page, waits for orders, and forks for each. A run writes a journal: a line for each minibatch that a recipe
-computes a loss of, and one for the weights at the end. An order may say after which minibatch the run kills itself.
+waits for orders, imports what the recipe of an order needs, and forks for each. A run writes a journal: a line for each
+minibatch that a recipe computes a loss of, and one for the weights at the end. An order may say after which minibatch
+the run kills itself.
 """
 
 import contextlib
@@ -138,12 +139,13 @@ def program_of(*sections: str) -> dict[str, Any]:
 
 
 def serve() -> None:
-    """Import everything once, then run orders from stdin, one after the other."""
-    for function in SECTIONS:
-        if is_there(function):
-            warm_up(program_of(*SECTIONS[function]))
+    """Run orders from stdin, one after the other. What the first order of a recipe imports serves all later ones."""
+    warm = set()
     for line in sys.stdin:
         order = json.loads(line)
+        if order["function"] not in warm:
+            warm_up(program_of(*SECTIONS[order["function"]]))
+            warm.add(order["function"])
         stderr = Path(order["journal"] + ".stderr")
         child = os.fork()
         if child == 0:

@@ -260,7 +260,7 @@ class NoClock(StageClock):
     """A StageClock that counts nothing, for calls whose counts nobody reads."""
 
     def at_begin(self, began: float) -> float:
-        """Return 0."""
+        """Return 0: this clock reads no processor time."""
         return 0.0
 
     def add(self, stage: str, began: float, index: int, used: float | None = None) -> None:

@@ -156,7 +156,7 @@ def unknown_type(where: str, kind: str, value: Any, allowed: Collection[Any]) ->
     # The search takes time in proportion to the square of the length, and names may come from a file.
     texts = {type_text(known_type)[:100]: known_type for known_type in itertools.islice(allowed, MOST_COMPARED)}
     near = difflib.get_close_matches(type_text(value)[:100], texts, 1, 0.0)
-    nearest = f" The nearest is {texts[near[0]]!r}." if near else ""
+    nearest = f" The nearest is {texts[near[0]]!r}." if near and len(texts) > 1 else ""
     return ValueError(
         f"{where}: no {kind} {shown(value)}; known are {shown(sorted(allowed))}.{nearest} Use one of these, or add it "
         "to the graph."

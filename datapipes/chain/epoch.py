@@ -23,7 +23,7 @@ class Position(NamedTuple):
         node_state: the state of a stage that keeps its own order (FromNode).
         ahead: later steps that were already delivered, out of order.
         ended: whether the epoch was read to its end.
-        after_end: whether `node_state` was saved at the end of an epoch; the stage then begins its next epoch.
+        after_end: whether `node_state` was saved when an epoch had ended. A stage that gets it begins its next epoch.
     """
 
     epoch: int

@@ -136,8 +136,9 @@ class StageBase(ABC):
 
     @property
     def _hashed_inputs(self) -> tuple[Hashed, ...]:
-        """Inputs of the stage that its fingerprint names by digests of large arrays. A background thread computes these
-        digests during an epoch.
+        """The inputs of which the fingerprint contains a digest in place of their values, such as large arrays.
+
+        A background thread computes the digests during an epoch.
         """
         return ()
 

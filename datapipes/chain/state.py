@@ -97,7 +97,7 @@ def parse_state(root: StageBase, state: Any) -> Position:
     missing = [key for key in ("seed", "epoch", "next_index", "fingerprint") if key not in state]
     if missing or not isinstance(state["fingerprint"], Mapping):
         raise ValueError(
-            f"{where} found a state with keys {sorted(map(shown, state))}; it lacks {missing or ['a fingerprint']}. "
+            f"{where} found a state with keys {shown([*state])}; it lacks {missing or ['a fingerprint']}. "
             "Load what state_dict() returned."
         )
     graph = StageGraph(root)

@@ -107,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.debug:
             traceback.print_exc()
         message = one_line(in_options(" ".join(text_of(error).split()))) or type(error).__name__
-        say(f"datapipes {arguments.command}: {message}")
+        say(f"datapipes {arguments.command}: {message.removeprefix(f'{arguments.command}: ')}")
         if arguments.json:
             with contextlib.suppress(OSError):  # the failure is already on stderr
                 _print_json({"command": arguments.command, "error": {"type": type(error).__name__, "message": message}})

@@ -90,7 +90,7 @@ def variants(setting: Setting, path: Path | None, left: list[str]) -> dict[str, 
 
     Args:
         path: the folder of the graph if its arrays are mapped; None if they are in memory. If mapped arrays fit into
-            memory, the other options are tried with arrays in memory.
+            memory, all settings but the given one have them in memory.
     """
     graph, settings = setting.graph, {BASE: setting}
     makers: dict[str, Callable[[Setting], Setting]] = {} if path is None else {IN_MEMORY: partial(_read, path=path)}

@@ -69,7 +69,7 @@ def arrays_of(file: str, content: bytes, expected_format: str) -> NpzArrays:
 
 
 def read_packages(content: bytes, direction: str) -> RawDataset:
-    """Return the data set in the bytes of `FILE`; see `read_debian_packages`."""
+    """Return the data set in `content`, the bytes of the file. For `direction` see `read_debian_packages`."""
     arrays = arrays_of(FILE, content, _PACKAGES_FORMAT)
     class_names = arrays.texts("class_names")
     labels, _ = checked_labels(FILE, arrays.get("label"), len(class_names))

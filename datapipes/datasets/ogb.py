@@ -304,12 +304,12 @@ _OF_QUERIES = ("source_node", "target_node", "target_node_neg")
 def _read_link_split(folder: Path, edges: Mapping[Any, np.ndarray], _: Rows, num_nodes: Mapping[Any, int]) -> _Split:
     """Read a split of edges in a graph without types; return (train, validation, test), each {None: items}.
 
-    A part has the keys "edge" [n, 2] and perhaps "edge_neg" [m, 2], negative edges. Or it has "source_node" [n],
-    "target_node" [n] and perhaps "target_node_neg" [n, k], k negative destinations for each source.
+    Each part (train, valid, test) has the keys "edge" [n, 2] and perhaps "edge_neg" [m, 2], negative edges. Or it has
+    "source_node" [n], "target_node" [n] and perhaps "target_node_neg" [n, k], k negative destinations for each source.
 
     Args:
-        folder: Holds {train,valid,test}.pt, each a dict that torch saved, or one npz file with the same arrays as
-            PART_KEY. If the npz file has no arrays of train, all edges of the graph are train items.
+        folder: Holds {train,valid,test}.pt, each a dict that torch saved, or one npz file with the same arrays,
+            named like `train_edge`. If the npz file has no arrays of train, all edges of the graph are train items.
         edges: {None: int64 [2, n]}, the edges of the graph as in the files.
         num_nodes: {None: number of nodes}; the ends of all edges must be below this number.
     Returns:

@@ -4,8 +4,8 @@ Only the graph is written anew (ondisk_graph.py). Features and items (seeds with
 memory at once, or, with `in_memory: false` in the YAML, on demand.
 
 Row i of an edge feature belongs to edge i of the file. The graph always stores the position of each edge in the file.
-By default the edge ids of a minibatch are positions in the graph; an edge feature turns them into positions in the file
-when it is read. With `include_original_edge_id` the edge ids are positions in the file.
+By default the edge ids of a minibatch are positions in the graph; a read of an edge feature first translates them into
+positions in the file. With `include_original_edge_id` the edge ids are positions in the file.
 """
 
 from __future__ import annotations

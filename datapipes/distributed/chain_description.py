@@ -378,7 +378,7 @@ class ChainBuilder:
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if nested == _MOST_NESTED:
-            raise ValueError(f"{where} nests more than {_MOST_NESTED} values.")
+            raise ValueError(f"{where} is nested more than {_MOST_NESTED} levels deep.")
 
         def all_of(values: Any) -> list[Any]:
             if not isinstance(values, list):

@@ -123,7 +123,9 @@ def _read(where: str, name: str, path: Path) -> bytes:
     try:
         content = read_regular(path, _MOST_BYTES)
     except OSError as error:
-        raise type(error)(error.errno, f"{where}: {name} of the TLSConfig cannot be read: {error}") from error
+        raise type(error)(
+            error.errno, f"{where}: {name} of the TLSConfig, {str(path)!r}, cannot be read: {error.strerror}"
+        ) from error
     except ValueError as error:
         raise ValueError(f"{where}: {name} of the TLSConfig cannot be read: {error}") from error
     if _PEM not in content:

@@ -105,8 +105,9 @@ def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray
         raise ValueError(f"the file has the shape {shown(list(written))}")
     # Check this before the mapping: reading a mapping beyond the end of its file would kill the process.
     begin, size = file.tell(), os.fstat(file.fileno()).st_size
-    if begin + math.prod(shape) * dtype.itemsize != size:
-        raise ValueError(f"the file has {size - begin} bytes of values, and needs {dtype.itemsize} for each")
+    needed = math.prod(shape) * dtype.itemsize
+    if begin + needed != size:
+        raise ValueError(f"the file has {size - begin} bytes of values, and needs {needed}")
     order: Any = "F" if fortran else "C"
     if not mmap or size == begin:
         return np.fromfile(file, dtype, math.prod(shape)).reshape(shape, order=order)

@@ -114,8 +114,8 @@ def _of_path(where: str, place: str | os.PathLike[str], attributes: dict[str, An
     kinds = {suffix_of(file.name) for file in files}
     allowed = [*TABLES] if isinstance(path, str) else [".npy", *PAIRS, *TABLES]
     if len(kinds) != 1 or not kinds <= {*allowed}:
-        remedy = "Rename the files, or move the others away"
-        remedy += "; copy files of other kinds to this machine." if isinstance(path, str) else "."
+        remedy = "Rename the files, or remove those with other suffixes."
+        remedy += " Files of other kinds are read from this machine alone: copy them here." * isinstance(path, str)
         raise ValueError(
             f"{where}: {path} must be a file with one of the suffixes {allowed}, or a folder of files with one of "
             f"them, found {shown(sorted(file.name for file in files)[:5])}. {remedy}"

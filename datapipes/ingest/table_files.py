@@ -125,9 +125,9 @@ class TableFiles:
         wrong = np.flatnonzero(ids[order] != every)
         if len(wrong) > 0:
             raise ValueError(
-                f"the column {name!r} of {self._path} must have each id from 0 to {len(ids) - 1} once, in any order, "
-                f"found {ids[order][wrong[0]]} in the place of {wrong[0]}. Number the rows anew, or rename a column of "
-                "something else."
+                f"the column {name!r} of {self._path} must have each id from 0 to {len(ids) - 1} once, in any "
+                f"order; sorted, it has {ids[order][wrong[0]]} where {wrong[0]} must be. Number the rows anew, or "
+                "rename the column if it holds something else."
             )
         self._order = None if np.array_equal(order, every) else torch.from_numpy(order)
 

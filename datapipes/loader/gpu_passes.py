@@ -155,11 +155,11 @@ def _gpu_before(stage: Stage) -> torch.device | None:
 
 
 def read_on_gpu(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` in which FeatureFetchers behind a copy to a GPU use `options.max_uva_threads`.
+    """Return the stages `graph` in which each FeatureFetcher after a copy to a GPU uses `options.max_uva_threads`.
 
     Raises:
-        ValueError: Such a FeatureFetcher reads a feature that needs ids in host memory. Or the option was set, there
-            are workers, and nothing reads host memory from a GPU.
+        ValueError: Such a FeatureFetcher reads a feature that needs ids in host memory. Or a loader with workers sets
+            `max_uva_threads`, and no FeatureFetcher reads host memory from a GPU.
     """
     by_uva: list[bool] = []  # for each FeatureFetcher behind a copy to a GPU
     for stage in graph.find(FeatureFetcher):

@@ -305,7 +305,7 @@ def _is_simple(tensor: Tensor) -> bool:
 def _path_at(address: int) -> bytes | None:
     """Return the path of the file that is mapped at `address`. None: nothing is mapped there.
 
-    For a file that was removed or replaced, the system shows another path.
+    If the file was removed since, the path ends in " (deleted)".
     """
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:

@@ -59,7 +59,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         Neighborhoods.__init__(self, self.name, graph, self.fanouts, self.edge_types, choice, **options)
 
     async def sample_async(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
-        """Return the result of `sample`, which a subclass may override; do not block the event loop."""
+        """Run `sample`, or the `sample` of a subclass, without blocking the event loop; return its result."""
         if type(self).sample is ChoiceSampler.sample:
             return await super().sample_async(seeds, rng, trees)
         more = () if trees is None else (trees,)  # a subclass's own `sample` may take no trees

@@ -137,7 +137,7 @@ class LayerNeighborSampler(ChoiceSampler):
         fanouts: in-edges drawn per node, as for sample_neighbor.
         layer_dependency: True lets a source keep its random number in all hops, so hops share more nodes.
         batch_dependency: for how many minibatches a source keeps its random number, 1 to 2**31 - 1. From one minibatch
-            to the next, one source in `batch_dependency` gets a new number, so a cache of features is hit more often.
+            to the next, 1 / `batch_dependency` of the sources get a new one, so a cache of features is hit more often.
             Minibatches are counted over all ranks, so successive minibatches of a rank are `world_size` apart.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" or "new", as for sample_neighbor.

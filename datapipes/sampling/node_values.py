@@ -42,8 +42,9 @@ class NodeWeights:
     def __init__(self, where: str, name: str, graph: Graph, weights: Any) -> None:
         self._where, self._name = where, f"{where}: {name}"
         if isinstance(weights, Mapping) != graph.is_heterogeneous:
-            wanted = "{node type: weights}, since the graph has types" if graph.is_heterogeneous else "a tensor"
-            raise TypeError(f"{self._name} must be {wanted}, got {type(weights).__name__}. Pass that.")
+            wanted = "a dict {node type: weights}" if graph.is_heterogeneous else "a tensor"
+            has = "types" if graph.is_heterogeneous else "no types"
+            raise TypeError(f"{self._name} is a {type(weights).__name__}, but the graph has {has}. Pass {wanted}.")
         self._values: dict[Any, Tensor] = {}
         for key, values in weights.items() if isinstance(weights, Mapping) else [(None, weights)]:
             node_type = None if key is None else known_node_type(self._name, key, graph.node_types)

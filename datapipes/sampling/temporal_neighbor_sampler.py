@@ -184,7 +184,7 @@ def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> 
         return [torch.empty(0, dtype=torch.int16), torch.zeros(2, dtype=torch.int64)]
     count = latest.shape[0] + _core.COARSE_PADDING
     remedy = "Sort the in-edges of each node by time; sorted rows need none."
-    check_memory(where, "the coarse times of in-edges in no order", 2 * count, remedy)
+    check_memory(where, "the array of coarse times, of in-edges in no order,", 2 * count, remedy)
     (values,) = zeros_for_workers([((count,), torch.int16)])
     return [values, torch.tensor(_core.fill_coarse_times(latest.numpy(), values.numpy(), num_threads=num_threads()))]
 

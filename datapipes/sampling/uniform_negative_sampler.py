@@ -313,9 +313,9 @@ class UniformNegativeSampler(NegativeSampler):
         """Return the edge type of the seeds, or None; raise TypeError or ValueError if the graph does not have it."""
         graph = self.graph
         if graph.is_heterogeneous != (edge_type is not None):
-            has, have = ("types", "none") if graph.is_heterogeneous else ("none", "types")
+            has, have = ("types", "no types") if graph.is_heterogeneous else ("no types", "types")
             raise TypeError(
-                f"{self.name}: the seeds have {have}, the graph has {has}; both must have them. Use "
+                f"{self.name}: the seeds have {have}, the graph has {has}; both or neither must have types. Use "
                 f"{'dp.HeteroItemSet({(src, rel, dst): items})' if graph.is_heterogeneous else 'dp.ItemSet(pairs)'}."
             )
         if edge_type is not None:

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-from amounts import amount
 from example_data import EXAMPLES, write_ring
 from parts_on_disk import a_graph, batches, over, seeds, whole, write
 from pipelines import sampled, small_graph
@@ -71,7 +70,7 @@ def wait_for_both(servers, part):
 
 
 def servers_are_killed(folder):
-    graph, kills = a_graph(), 10
+    graph, kills = a_graph(), 4
     root, expected = write(folder / "root", graph), whole(graph)
     with RayServers(root) as servers:
         for options in ({}, {"num_workers": 2}):
@@ -259,7 +258,7 @@ def test_a_train_worker_and_a_server_that_are_killed_change_no_weight(tmp_path):
     killed = []
 
     def disturb(running):
-        for turn in range(amount(3, 2)):
+        for turn in range(2):
             folders, ends = tmp_path / "runs" / "disturbed", time.monotonic() + CASE_S
             while len([*folders.glob("checkpoint_*/parts.pt")]) < 1 or not pids_of("RayTrainWorker", running.pid):
                 assert time.monotonic() < ends

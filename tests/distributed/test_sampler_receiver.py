@@ -112,9 +112,9 @@ def sends_its_share(addresses, rank, num_items):
             sender.signal(number)
 
 
-@pytest.mark.parametrize("second", ["127.0.0.1", "[::1]"])
-def test_each_minibatch_of_all_senders_comes_once_to_its_receiver(addr, second):
-    num_items = 3 * 4 * amount(1112, 8)
+@pytest.mark.parametrize(("second", "minibatches_each"), [("127.0.0.1", amount(1112, 8)), ("[::1]", 8)])
+def test_each_minibatch_of_all_senders_comes_once_to_its_receiver(addr, second, minibatches_each):
+    num_items = 3 * 4 * minibatches_each
     port = addr.rpartition(":")[2]
     addresses = (addr, f"{second.replace('127.0.0.1', '127.0.0.2')}:{port}")
     children = [process(sends_its_share, addresses, rank, num_items) for rank in range(3)]

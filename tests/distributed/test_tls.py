@@ -27,7 +27,7 @@ def test_what_a_tls_config_refuses(config, refuses):
     config.ca.write_bytes(b"\x30\x82")
     refuses(ValueError, config.read, "here")
     config.cert.unlink()
-    with pytest.raises(FileNotFoundError, match=r"here: cert of the TLSConfig cannot be read: .*cert"):
+    with pytest.raises(FileNotFoundError, match=r"here: cert of the TLSConfig, .*cert', cannot be read: No such file"):
         config.read("here")
     refuses(TypeError, TLSConfig, "cert", None, "ca")
     refuses(TypeError, check_tls, "here", "cert", False)

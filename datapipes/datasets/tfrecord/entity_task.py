@@ -80,7 +80,7 @@ class EntityTask:
 
 
 def load_entity(task: EntityTask, begins: Callable[[str], None]) -> Loaded:
-    """Load the entity of `task`, one type after another; return {field: {type: tensor}}.
+    """Load the nodes or the edges of `task`, one type after another, and return {field: {type: tensor}}.
 
     The fields are "ids", "features", "labels" and "weights". Types that do not have a field are left out of it.
 

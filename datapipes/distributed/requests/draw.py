@@ -159,7 +159,7 @@ class DrawRequest(Request[Drawn]):
         return _INT64_BYTES * (sum(rows) + 1) + edge_bytes * num_edges_all
 
     def _rows(self) -> list[int]:
-        """Return for each Draw how many rows the answer has: one for each id of the edge type's destination type."""
+        """Return how many rows the answer has for each Draw: as many as `ids` has of its destination type."""
         counts = {node_type: ids.shape[0] for node_type, ids in self.ids.items()}
         return [counts.get(ends_of(draw.edge_type)[1], 0) for draw in self.draws]  # `_check` refuses missing ids
 
@@ -244,7 +244,12 @@ class DrawRequest(Request[Drawn]):
             raise ValueError(f"the edge types of the draws are {shown(drawn)}; each comes once, in sorted order")
         self.choice.refuse_request(len(drawn), replace=self.replace, has_streams=self.streams is not None)
         if self.choice.of_times != (self.times is not None):
-            raise ValueError("rows have times if they are drawn by time, and only then")
+            have = (
+                "are drawn by time, but have no times"
+                if self.times is None
+                else "have times, but are not drawn by time"
+            )
+            raise ValueError(f"the rows {have}")
         missing = [draw.edge_type for draw in self.draws if ends_of(draw.edge_type)[1] not in self.ids]
         if missing:
             raise ValueError(f"there are no ids for the draw of {shown(missing[0])}")

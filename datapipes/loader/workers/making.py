@@ -100,7 +100,7 @@ class _NewCalls(StageClock):
     """Collects the calls of stages in a worker, for the process that adds them up."""
 
     def _move_unless_others_do(self) -> None:
-        """Do nothing. The base class would add up the calls here; this class leaves them for `take`."""
+        """Do nothing: the calls wait for `take`. The base class would count them now."""
 
     def take(self) -> list[CallRecord]:
         """Return the calls of stages since the last `take`."""

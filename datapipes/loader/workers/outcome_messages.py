@@ -34,7 +34,7 @@ class Label(NamedTuple):
 
     Attributes:
         loader_id: A random number that tells this loader's messages from another loader's.
-        life: How often a worker of this index was started before.
+        life: How many workers had the index of the sending worker before it; 0 for the first one.
         generation, epoch, number: The fields of the Task; the field `index` of the Task is `number` here.
         last: Whether this is the last message of the outcome.
     """

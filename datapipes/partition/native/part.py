@@ -265,7 +265,7 @@ class Part:
         return rows
 
     def edge_rows_of(self, edge_ids: Tensor, edge_type: EdgeType | str | None = None) -> Tensor:
-        """Return the row of each edge among the part's own, int64 [n]: `relation(type).edge_ids[rows]` are the ids.
+        """Return the row of each edge in the part, int64 [n]: `relation(type).edge_ids[rows]` are the ids.
 
         Time O(1) for each id. The first call makes an index in time O(own edges); OwnRows says how large it is.
 
@@ -391,7 +391,8 @@ class Part:
             As `draw` does.
         """
         if (times is not None) != choice.of_times:
-            raise ValueError("Part.draw: rows have times if they are drawn by time, and only then. Give both or none.")
+            have = "are drawn by time, but have no times" if times is None else "have times, but are not drawn by time"
+            raise ValueError(f"Part.draw: the rows {have}. Give both or none.")
         reads, topology = choice.reads, self._topology
         if topology is None or not topology.is_valid:
             counts = {kind: (count, len(self.node_ids(kind))) for kind, count in self._num_nodes.items()}

@@ -67,7 +67,7 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
     A place is (kind of array, index of its type, name of the attribute or "").
 
     Args:
-        verify: compare the hash of the file, and the nodes with the book.
+        verify: also check that the file has the hash in `manifest`, and that `book` assigns its nodes to this part.
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: A file is truncated, changed, no regular file, of another partition or not valid; the message names

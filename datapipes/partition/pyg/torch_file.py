@@ -184,9 +184,7 @@ def said(value: Any) -> str:
 
 def refuse(path: Path, found: str, allowed: str) -> NoReturn:
     """Raise a ValueError that names the file, what was found and what is allowed."""
-    raise ValueError(
-        f"partition: {path} has {found}; allowed: {allowed}. Write the partition again, or read its own folder."
-    )
+    raise ValueError(f"partition: {path} has {found}; allowed: {allowed}. Write the partition again.")
 
 
 def dict_in(

@@ -557,7 +557,7 @@ def test_what_one_client_asks_too_much_is_refused_and_others_go_on():
         seeds = torch.zeros(10**6, dtype=torch.int64)
         for pipe, error, match in (
             (dp.ItemSampler(dp.ItemSet(seeds), 4), BadRequest, "8[0-9]{6} bytes; at most 1048576 are allowed"),
-            (nested(200), ValueError, "'fanouts' nests more than 8 values"),
+            (nested(200), ValueError, "'fanouts' is nested more than 8 levels deep"),
         ):
             with pytest.raises(error, match=match):
                 client.create_producer(3, pipe)

@@ -94,9 +94,9 @@ demo: demo-begins run
 # Three processes take the tests in turn, with one thread of torch each: on two processors two leave a third of the time
 # unused, since many tests wait. Then come the tests that want the machine for themselves.
 test: test-begins build
-	@echo "step 2 of 3: all tests that can run side by side: 4 minutes on two processors"
+	@echo "step 2 of 3: all tests that can run side by side: 5 to 7 minutes on two processors"
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone and not full" --numprocesses=3 --dist=worksteal
-	@echo "step 3 of 3: the tests that need the machine for themselves: 10 seconds"
+	@echo "step 3 of 3: the tests that need the machine for themselves: 15 seconds"
 	$(RUN) -m pytest -m "alone and not full"
 
 test-all: build

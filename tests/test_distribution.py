@@ -132,6 +132,7 @@ def test_every_remedy_names_a_package_that_its_extra_has():
     assert {extra for _, extra in remedies} == {
         "cli",
         "distributed",
+        "duckdb",
         "gpu",
         "ondisk",
         "partition",

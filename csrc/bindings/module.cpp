@@ -12,6 +12,7 @@
 #include "bindings/partition.cpp"
 #include "bindings/random.cpp"
 #include "bindings/sampling.cpp"
+#include "bindings/tables.cpp"
 #include "bindings/tfrecord.cpp"
 #include "bindings/topology.cpp"
 
@@ -32,6 +33,7 @@ PYBIND11_MODULE(_core, m) {
   datapipes::bind_memory(m);
   datapipes::bind_partition(m);
   datapipes::bind_distributed(m);
+  datapipes::bind_tables(m);
   datapipes::bind_tfrecord(m);
   datapipes::bind_shm(m);
 }

@@ -38,7 +38,7 @@ has_sse2() {  # FILE: whether the file compiles differently without SSE2
 }
 
 files=$(ls csrc/sampling/sample_{neighbors,hop}.cpp
-  ls csrc/tests/*.cpp csrc/{cache,common,random,digest,disk,sampling,gather,graph,limits,links,partition,distributed,tfrecord,shm}/*.cpp |
+  ls csrc/tests/*.cpp csrc/{cache,common,random,digest,disk,sampling,gather,graph,limits,links,partition,distributed,tables,tfrecord,shm}/*.cpp |
     grep -vE 'sampling/sample_(neighbors|hop).cpp')
 if [ -n "${EMULATOR:-}" ]; then
   build tests "-O1 -static" <<< "$(grep -v tests/test_shm <<< "$files")"

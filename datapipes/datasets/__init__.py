@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from datapipes.compat.other_names import missing_public_name
 from datapipes.datasets.dataset import Dataset, Task
+from datapipes.datasets.from_tables import from_tables
 from datapipes.datasets.ondisk import BuiltinDataset, OnDiskDataset
 from datapipes.datasets.opening import debian_packages, open
 from datapipes.datasets.raw import DatasetFormatError
@@ -39,6 +40,7 @@ __all__ = [
     "TFRecordLoadError",
     "Task",
     "debian_packages",
+    "from_tables",
     "load_torch_tensors_from_tf_record",
     "open",
     "share_memory",

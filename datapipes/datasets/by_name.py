@@ -43,7 +43,7 @@ from datapipes.seeds import ItemSet
 
 _FORMATS = {".npy": "numpy", **TABLE_SUFFIXES}
 _BETWEEN = "__"  # separates the three names of an edge type
-_SPLITS = dict(zip(SETS, (("train",), ("valid", "validation", "val"), ("test",)), strict=True))
+SPLITS = dict(zip(SETS, (("train",), ("valid", "validation", "val"), ("test",)), strict=True))
 _IDS, _LABEL, _SPLIT = ("id", "node_id", "node"), "label", "split"
 _NO_FEATURES = {*_IDS, _LABEL, _SPLIT, *MASKS.values()}
 _NO_LABEL = -1
@@ -234,11 +234,11 @@ def _places_of(table: TableFiles) -> dict[str, Tensor]:
     nowhere = torch.zeros(table.num_rows, dtype=torch.bool)
     if not masks:
         words = np.array(table.texts(_SPLIT), str) if _SPLIT in table.names else np.full(table.num_rows, "train")
-        allowed = ["", *(word for group in _SPLITS.values() for word in group)]
+        allowed = ["", *(word for group in SPLITS.values() for word in group)]
         if not np.isin(words, allowed).all():
             wrong = words[~np.isin(words, allowed)][0]
             raise ValueError(f"found {shown(str(wrong))} in the column 'split'; expected {allowed[1:]} or nothing.")
-        return {name: torch.from_numpy(np.isin(words, group)) for name, group in _SPLITS.items()}
+        return {name: torch.from_numpy(np.isin(words, group)) for name, group in SPLITS.items()}
     if _SPLIT in table.names:
         raise ValueError(f"found the columns 'split' and {[*masks.values()]}; expected one or the other. Remove one.")
     places = dict.fromkeys(SETS, nowhere)

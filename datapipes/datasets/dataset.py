@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -72,6 +72,8 @@ class Dataset:
         training_graph: the graph with the edges that are known in training. For a temporal edge list these are the
             edges of `train_set`; otherwise it is `graph` itself.
         node_names: {type: one name for each node}, for types that have names in the files.
+        left_out: {(table, column): what is not in the graph or the features, and why}; see `datasets.from_tables`.
+        time_unit: the unit of the times, "s", "ms", "us" or "ns"; "" if it is not known.
         tasks: all tasks of the folder (see OnDiskDataset); the fields above are those of the first task.
         metadata: {feature key: {name: value}}, the further fields of a feature in the folder's YAML.
     """
@@ -88,9 +90,11 @@ class Dataset:
     largest_component: bool = False
     task: str = "node_classification"
     training_graph: CSCGraph | HeteroCSCGraph = None  # type: ignore[assignment]  # None becomes `graph`
-    node_names: Mapping[NodeType | None, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    node_names: Mapping[NodeType | None, Sequence[Any]] = field(default_factory=dict, repr=False)
     tasks: tuple[Task, ...] = field(default=None, repr=False)  # type: ignore[arg-type]  # None: one Task
     metadata: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    left_out: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    time_unit: str = ""
 
     def __post_init__(self) -> None:
         if self.training_graph is None:
@@ -136,12 +140,27 @@ class Dataset:
         """Return the data set as a short table: the task, then a line for each type of nodes and of edges.
 
         A line has the number of nodes or edges; how many of them are in each of the three item sets; and name, dtype
-        and shape of each feature.
+        and shape of each feature. Then come what was left out, and the number of training items of each class.
         """
         rows = self._rows()
         table = zip_longest(aligned([row[:-1] for row in rows], _MOST_TYPES), rows[: _MOST_TYPES + 1])
         lines = [self._title(), *(f"{line}  {row[-1] if row else ''}".rstrip() for line, row in table)]
+        lines += [f"left out: {'.'.join(key)}: {text}" for key, text in self.left_out.items()]
+        if counts := self._class_counts():
+            named = [f"{name} {count}" for name, count in zip(self.class_names, counts, strict=True)]
+            more = f", and {len(named) - _MOST_TYPES} more" if len(named) > _MOST_TYPES else ""
+            lines.append(f"training items of each class: {', '.join(named[:_MOST_TYPES])}{more}")
         return "\n".join(map(one_line, lines))
+
+    def _class_counts(self) -> list[int]:
+        """Return the number of training items of each class; [] without classes, or with several labels an item."""
+        if not self.num_classes:
+            return []
+        sets = self.train_set.item_sets.values() if isinstance(self.train_set, HeteroItemSet) else [self.train_set]
+        labels = [items.take(torch.arange(len(items)))["labels"] for items in sets if "labels" in items.names]
+        if not labels or any(rows.ndim > 1 for rows in labels):
+            return []
+        return torch.bincount(torch.cat(labels).long(), minlength=self.num_classes).tolist()
 
     def _title(self) -> str:
         classes = f", {self.num_classes} classes" if self.num_classes else ""

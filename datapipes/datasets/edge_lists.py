@@ -191,7 +191,7 @@ def _parts(
         none: _Part = {None: RawItems(np.zeros(0, np.int64))}
         return (none, none, none), "all_nodes", {}
     times, labels = values["time"], values.get("rating")
-    cuts = _cuts(times)
+    cuts = np.searchsorted(times, times_of_cuts(times), side="right").tolist()
     parts: list[_Part] = [
         {None: RawItems(pairs[part], None if labels is None else labels[part], times[part])}
         for part in (slice(0, cuts[0]), slice(cuts[0], cuts[1]), slice(cuts[1], None))
@@ -210,10 +210,11 @@ def edge_list_in(path: Path) -> Path | None:
     return lists[0] if len(lists) == 1 else None
 
 
-def _cuts(times: np.ndarray) -> tuple[int, int]:
-    """Return (begin of validation, begin of test): positions in `times`, which must ascend."""
-    cuts = []
-    for share in (TRAIN_SHARE, TRAIN_SHARE + VALIDATION_SHARE):
-        last = max(round(share * len(times)), 1) - 1
-        cuts.append(int(np.searchsorted(times, times[last], side="right")) if len(times) else 0)
-    return cuts[0], cuts[1]
+def times_of_cuts(times: np.ndarray) -> tuple[int, int]:
+    """Return (last time of training, last time of validation) of the split by time; `times` [n] must ascend.
+
+    Without times, return (-1, -1).
+    """
+    ends = (max(round(share * len(times)), 1) - 1 for share in (TRAIN_SHARE, TRAIN_SHARE + VALIDATION_SHARE))
+    train, validation = (times[end] if len(times) else -1 for end in ends)
+    return train, validation

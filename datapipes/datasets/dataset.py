@@ -67,6 +67,7 @@ class Dataset:
             "all_nodes": seeds are nodes, without labels.
             "link_prediction": seeds are pairs [n, 2]. Labels are 1 for an edge that exists, 0 for a negative edge;
             without labels all seeds are edges that exist. Seeds with equal "indexes" are ranked together.
+            "recommendation": seeds are nodes; the field "destinations" has the nodes to recommend, padded with -1.
             "edge_regression": seeds are edges [n, 2]; labels are float32 [n].
             "edge_classification": seeds are edges [n, 2]; labels int64 [n] are classes.
         training_graph: the graph with the edges that are known in training. For a temporal edge list these are the

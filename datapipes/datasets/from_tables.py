@@ -6,7 +6,10 @@ any source.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +20,10 @@ from datapipes.base.checks import shown
 from datapipes.base.errors import needed
 from datapipes.base.progress import working
 from datapipes.datasets.by_name import SPLITS
-from datapipes.datasets.dataset import MASKS, Dataset, graph_of_edges, one_set
+from datapipes.datasets.dataset import MASKS, Dataset, Task, graph_of_edges, one_set
 from datapipes.datasets.edge_lists import times_of_cuts
 from datapipes.datasets.raw import MAX_CLASSES
+from datapipes.datasets.relbench import RelBenchFolder, is_relbench
 from datapipes.datasets.table_plan import TIME, WHERE, Plan
 from datapipes.datasets.table_rows import Reading, Rows
 from datapipes.features import FeatureStore, TensorFeature
@@ -46,6 +50,7 @@ def from_tables(
     features: Mapping[str, Iterable[str] | Mapping[str, Kind]] | None = None,
     dangling: str = "drop",
     time_unit: str = "s",
+    task: str | None = None,
     name: str = "tables",
 ) -> Dataset:
     """Return the Dataset of tables that refer to each other. Each row is a node, or an edge.
@@ -69,9 +74,9 @@ def from_tables(
     last time of training; a category that occurs only later is -1. Timestamps become int64 times.
 
     Args:
-        tables: {name: table}, or the path of an SQLite or DuckDB file, or of a folder of .csv or .parquet files. A
-            table is a frame of pandas, Polars, Arrow or DuckDB, a dict of columns, or the path of a CSV or Parquet
-            file.
+        tables: {name: table}, or the path of an SQLite or DuckDB file, of a folder of RelBench, or of a folder of .csv
+            or .parquet files. A table is a frame of pandas, Polars, Arrow or DuckDB, a dict of columns, or the path of
+            a CSV or Parquet file.
         keys: {table: the column with the key of each row}, for tables that links refer to. A database states its keys
             and links; those given here replace them, table by table.
         links: {table: {column: the table, or the node type, that its values refer to}}.
@@ -87,16 +92,25 @@ def from_tables(
             but keys, links, times, labels and texts.
         dangling: "drop" leaves out a link to no row; "refuse" raises ValueError.
         time_unit: the unit of all times in the graph, "s", "ms", "us" or "ns". Finer times are rounded down.
+        task: the name of a task in a folder of RelBench; None reads all its tasks, unless `labels` are given. Columns
+            that the task must not see are left out, and rows after the folder's `test_timestamp`, except for a task
+            that predicts a column of a table ("autocomplete").
     Raises:
         ValueError: A table, column or value is not as the arguments say. The text names table, column and row.
         TypeError: An argument has another form.
         ModuleNotFoundError: pyarrow is not installed; or duckdb, for a file of DuckDB.
     """
+    path = Path(tables) if isinstance(tables, (str, os.PathLike)) else None
+    folder = RelBenchFolder(path, task) if path is not None and is_relbench(path) else None
+    if folder is None and task is not None:
+        raise ValueError(f"{WHERE}: task={shown(task)} is for a folder of RelBench. Leave it out.")
     with working("read tables"):
         plan = Plan(
-            open_tables(WHERE, tables),
+            open_tables(WHERE, tables) if folder is None else folder.opened,
             time_unit,
             dangling,
+            hidden=() if folder is None else folder.hidden,
+            until=None if folder is None else folder.until,
             keys=keys,
             links=links,
             edges=edges,
@@ -106,7 +120,22 @@ def from_tables(
             features=features,
         )
         reading = Reading(plan, Pieces)
-        return _dataset(plan, reading, _cuts(plan, reading, split), name)
+        if folder is None or plan.labels:
+            return _dataset(plan, reading, _cuts(plan, reading, split), name)
+        data = _dataset(plan, reading, _given_cuts(folder.cuts, time_unit), folder.name)
+        return _with_tasks(data, folder.tasks(plan, reading))
+
+
+def _with_tasks(data: Dataset, tasks: tuple[Task, ...]) -> Dataset:
+    if not tasks:
+        return data
+    first = tasks[0]
+    kind = first.metadata["task_type"]
+    name = {"regression": "node_regression", "recommendation": kind}.get(kind, "node_classification")
+    num_classes = first.metadata.get("num_classes", 0)
+    sets = {part: getattr(first, part) for part in MASKS}
+    classes = tuple(map(str, range(num_classes)))
+    return replace(data, **sets, num_classes=num_classes, class_names=classes, task=name, tasks=tasks)
 
 
 def _dataset(plan: Plan, reading: Reading, cuts: Cuts | None, name: str) -> Dataset:

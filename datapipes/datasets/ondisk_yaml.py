@@ -189,7 +189,7 @@ def read_yaml(folder: Path) -> Description:
     """
     content = content_of(folder / YAML, _MOST_BYTES)
     try:
-        return described(folder, without_nulls(_parsed(content)))
+        return described(folder, without_nulls(parse_yaml(content)))
     except (ValueError, TypeError, RecursionError) as error:
         raise DatasetFormatError(f"{folder.name}/{YAML}: {str(error).rstrip('.')}. Correct the file.") from error
 
@@ -197,7 +197,7 @@ def read_yaml(folder: Path) -> Description:
 # --- the text
 
 
-def _parsed(content: bytes) -> Any:
+def parse_yaml(content: bytes) -> Any:
     """Return the content of a YAML as dicts, lists and values; raise ValueError for aliases and repeated keys."""
     try:
         import yaml

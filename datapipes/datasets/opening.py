@@ -23,6 +23,7 @@ from datapipes.base.rng import check_seed
 from datapipes.datasets.dataset import Dataset, graph_of_edges, one_set
 from datapipes.datasets.debian import read_debian_packages, read_debian_relations
 from datapipes.datasets.edge_lists import check_columns, edge_list_in, read_edge_list
+from datapipes.datasets.from_tables import from_tables
 from datapipes.datasets.heco import is_heco, read_heco
 from datapipes.datasets.npz import npz_in, read_npz
 from datapipes.datasets.ogb import is_ogb, read_ogb
@@ -31,10 +32,12 @@ from datapipes.datasets.planetoid import is_planetoid, read_planetoid
 from datapipes.datasets.raw import DatasetFormatError, RawDataset, component_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.rdf import is_rdf, read_rdf
+from datapipes.datasets.relbench import is_relbench
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.ingest.edge_chunks import PAIRS
 from datapipes.ingest.table_files import TABLES
+from datapipes.ingest.tables import is_database
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 __all__ = ["debian_packages", "open"]
@@ -87,6 +90,8 @@ def open(
     | `pa.txt`, `ps.txt`, `p_feat.npz`, `labels.npy` ... | ACM, in the files of HeCo | node classification |
     | one .txt or .txt.gz | "src dst", or "src dst time" as SNAP's CollegeMsg | none, or link prediction |
     | one .csv or .csv.gz | "src,dst", or "from,to,rating,time" as SNAP's Bitcoin OTC | none, or edge regression |
+    | `manifest.yaml`, `db/`, `tasks/` | RelBench's folders, see `from_tables` | those of the manifests |
+    | a file of SQLite or DuckDB | its tables, see `from_tables` | none |
     | `metadata.yaml` | GraphBolt's folders, see `OnDiskDataset`; edge ids are those of the files | as the YAML says |
     | `edges.*` or `edges/`, `nodes.*` or `nodes/` | CSV, Parquet, .npy: your own, by the names of files | on nodes |
 
@@ -185,6 +190,8 @@ class Format:
 _NPZ = Format(".npz", "an .npz", npz_in, read_npz, (SPLIT, NORMALIZE, LARGEST))
 FORMATS = (  # the first that recognises a path reads it
     Format("Planetoid", "ind.* files (Planetoid)", is_planetoid, read_planetoid, (NORMALIZE, LARGEST)),
+    Format("RelBench", "manifest.yaml and db/ (RelBench)", is_relbench, from_tables),
+    Format("database", "a database of SQLite or DuckDB", is_database, from_tables),
     Format("metadata.yaml", "metadata.yaml (GraphBolt), edges and nodes in tables or .npy", is_ondisk, read_ondisk),
     Format("RDF", "an .nt or .nt.gz (RDF)", is_rdf, read_rdf, (INVERSE,)),
     Format("ACM", "pa.txt, ps.txt, p_feat.npz and labels.npy (ACM)", is_heco, read_heco, (SPLIT, INVERSE)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from datapipes.base.checks import check_choice, shown
@@ -19,6 +19,8 @@ class Plan:
 
     Args:
         opened: the tables, and the keys and links that their database states.
+        hidden: {(table, column)}, columns that are not read.
+        until: the last time of rows that are read; None: all.
         arguments: those of `from_tables` of the names below.
     Attributes:
         keys, times, labels, split: {table: column}.
@@ -28,16 +30,28 @@ class Plan:
         left_out: {(table, column): why it is not in the data set}; the reader adds to it.
     """
 
-    def __init__(self, opened: Tables, time_unit: str, dangling: str, **arguments: Any) -> None:
-        self.tables = opened.tables
+    def __init__(
+        self,
+        opened: Tables,
+        time_unit: str,
+        dangling: str,
+        hidden: Collection[tuple[str, str]] = (),
+        until: Any = None,
+        **arguments: Any,
+    ) -> None:
+        self.tables, self._hidden, self.until = opened.tables, hidden, until
         self.time_unit = check_choice(WHERE, "time_unit", time_unit, [*UNITS])
         self.refuses = check_choice(WHERE, "dangling", dangling, ("drop", "refuse")) == "refuse"
         self.left_out: dict[tuple[str, str], str] = {}
-        self.keys = {**opened.keys, **self._columns("keys", arguments["keys"])}
-        self.times, self.labels, self.split = (
-            self._columns(name, arguments[name]) for name in ("times", "labels", "split")
-        )
-        self.links = {**opened.links, **self._links(arguments["links"])}
+        self.keys = self._columns("keys", arguments["keys"], opened.keys)
+        self.times = self._columns("times", arguments["times"], opened.times)
+        self.labels, self.split = (self._columns(name, arguments[name]) for name in ("labels", "split"))
+        links = self._links({**opened.links, **self._by_table("links", arguments["links"])})
+        self.links = {
+            table: {column: target for column, target in targets.items() if (table, column) not in hidden}
+            for table, targets in links.items()
+        }
+        self.left_out.update(dict.fromkeys(sorted(hidden), "a task must not see it"))
         self.edges = self._edges(arguments["edges"])
         if len({table in self.edges for table in self.labels}) > 1:
             raise ValueError(
@@ -62,19 +76,23 @@ class Plan:
             for link, (src, relation, dst) in triples.items()
         }
 
+    def note(self, table: str, column: str, why: str, count: int) -> None:
+        """Add to `left_out` that `count` rows or values of a column are left out; nothing if there are none."""
+        if count and why not in (before := self.left_out.get((table, column), "")):
+            self.left_out[table, column] = f"{before}{'; ' * bool(before)}{why}: {count}"
+
     def title(self, table: str, column: str) -> str:
         """Return how an error about a column begins."""
         return f"{WHERE}: the column {column!r} of the table {table!r}"
 
-    def _columns(self, argument: str, value: Any) -> dict[str, str]:
-        checked = self._by_table(argument, value)
+    def _columns(self, argument: str, value: Any, stated: Mapping[str, str] | None = None) -> dict[str, str]:
+        checked = {**(stated or {}), **self._by_table(argument, value)}
         for table, column in checked.items():
             self._check_column(argument, table, column)
         return checked
 
-    def _links(self, value: Any) -> dict[str, dict[str, str]]:
-        checked = self._by_table("links", value)
-        for table, targets in checked.items():
+    def _links(self, links: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+        for table, targets in links.items():
             if not isinstance(targets, Mapping):
                 raise TypeError(
                     f"{WHERE}: links[{table!r}] must be {{column: table}}, got {shown(targets)}. Pass a dict."
@@ -87,7 +105,7 @@ class Plan:
                         f"{WHERE}: links[{table!r}] refers to the table {target!r}, whose key is not known. Pass "
                         f"keys={{{target!r}: column}}, one of {shown(self.tables[target].names)}."
                     )
-        return {table: dict(targets) for table, targets in checked.items()}
+        return {table: dict(targets) for table, targets in links.items()}
 
     def _edges(self, value: Any) -> tuple[str, ...]:
         tables = (value,) if isinstance(value, str) else tuple(value)
@@ -109,7 +127,7 @@ class Plan:
         used = {by_table.get(table) for by_table in (self.keys, self.times, self.labels, self.split)}
         for column in content.names:
             kind = kind_of(content.arrow_type(column))
-            if column in used or column in self.links.get(table, {}):
+            if column in used or column in self.links.get(table, {}) or (table, column) in self._hidden:
                 continue
             if kind is None:
                 how = "name it in features to read it as a category"
@@ -126,6 +144,11 @@ class Plan:
         kinds: dict[str, Kind] = {}
         for column in columns:
             self._check_column("features", table, column)
+            if (table, column) in self._hidden:
+                raise ValueError(
+                    f"{WHERE}: features[{table!r}] names {column!r}, which a task must not see. Leave it out, or name "
+                    "another task."
+                )
             kind: Kind = kind_of(self.tables[table].arrow_type(column)) or "category"
             if isinstance(columns, Mapping):
                 kind = columns[column]

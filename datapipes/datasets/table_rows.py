@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
 from datapipes.datasets.table_plan import WHERE, Plan
-from datapipes.ingest.columns import Column, kind_of
+from datapipes.ingest.columns import Column, is_until, kind_of
 from datapipes.ingest.ids import TEXTS, Ids, WrongCell
 from datapipes.ingest.pieces import Pieces
 
@@ -81,7 +81,7 @@ class Reading:
         key, ids = self._plan.keys[table], self.ids.setdefault(table, Ids())
         for numbers_of_rows, cells in self._batches(table, [key]):
             new = np.arange(ids.count, ids.count + len(numbers_of_rows))
-            with _cell_errors(table, [key], numbers_of_rows):
+            with cell_errors(table, [key], numbers_of_rows):
                 is_again = ids.number([cells[key]], add=True)[0] != new
             if is_again.any():
                 place = int(is_again.argmax())
@@ -97,7 +97,7 @@ class Reading:
         required = [plan.times[table]] if table in plan.times else []
         if table in plan.keys and table not in plan.edges:
             required.insert(0, plan.keys[table])
-        lacking = dict.fromkeys(required, 0)
+        late, lacking = 0, dict.fromkeys(required, 0)
         names = [*dict.fromkeys([*columns, *required])]
         for batch in plan.tables[table].batches(names, _AT_ONCE):
             cells = {name: _without_empty(batch.column(name)) for name in names}
@@ -106,10 +106,16 @@ class Reading:
             for name in required:
                 lacking[name] += cells[name].null_count
                 places, cells = _kept(places, cells, _valid(cells[name]))
+            if plan.until is not None and table in plan.times:
+                with cell_errors(table, [plan.times[table]], places):
+                    is_early = is_until(cells[plan.times[table]], plan.until, plan.time_unit)
+                late += int((~is_early).sum())
+                places, cells = _kept(places, cells, is_early)
             yield places, cells
         for name, count in lacking.items():
-            if count:
-                plan.left_out[table, name] = f"rows without a value: {count}"
+            plan.note(table, name, "rows without a value", count)
+        if late:
+            plan.note(table, plan.times[table], f"rows after {plan.until}", late)
 
     def _read(self, table: str, rows: Rows) -> None:
         plan = self._plan
@@ -131,14 +137,12 @@ class Reading:
             of_rows = ((plan.times, rows.times), (plan.labels, rows.labels), (plan.split, rows.split))
             collected = [*rows.columns.items(), *((names[table], column) for names, column in of_rows if column)]
             for name, column in collected:
-                with _cell_errors(table, [name], places):
+                with cell_errors(table, [name], places):
                     column.add(cells[name])
             rows.count += len(places)
         for link, (no_value, no_row) in counts.items():
-            parts = [f"rows without a value: {no_value}"] * bool(no_value)
-            parts += [f"values that are no key of {plan.links[table][link]}: {no_row}"] * bool(no_row)
-            if parts:
-                plan.left_out[table, link] = "; ".join(parts)
+            plan.note(table, link, "rows without a value", no_value)
+            plan.note(table, link, f"values that are no key of {plan.links[table][link]}", no_row)
 
     def _ends(
         self, table: str, places: NDArray[Any], cells: Cells, counts: dict[str, tuple[int, int]]
@@ -155,7 +159,7 @@ class Reading:
             has_value = _valid(cells[link])
             no_row = np.zeros(len(places), bool)
             if target in plan.tables:
-                with _cell_errors(table, [link], places):
+                with cell_errors(table, [link], places):
                     ends[link] = self.ids[target].number([cells[link]], add=False)[0]
                 no_row = has_value & (ends[link] < 0)
                 if no_row.any() and plan.refuses:
@@ -172,7 +176,7 @@ class Reading:
         for target in dict.fromkeys(target for target in links.values() if target not in plan.tables):
             same = [link for link in links if links[link] == target]
             used_places, used = _kept(places, {link: cells[link] for link in same}, usable)
-            with _cell_errors(table, same, used_places):
+            with cell_errors(table, same, used_places):
                 numbers = self.ids[target].number([*used.values()], add=True)
             for link, of_link in zip(same, numbers, strict=True):
                 ends[link] = np.full(len(places), -1)
@@ -202,7 +206,7 @@ def _without_empty(cells: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _cell_errors(table: str, columns: Sequence[str], places: NDArray[Any]) -> Iterator[None]:
+def cell_errors(table: str, columns: Sequence[str], places: NDArray[Any]) -> Iterator[None]:
     """In a with statement, let an error about a cell name its table, column and row, which counts from 1."""
     subject = f"the column {' or '.join(map(repr, columns))} of the table {table!r}"
     try:

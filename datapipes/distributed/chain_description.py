@@ -42,6 +42,7 @@ from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore, feature_text
 from datapipes.graph.choice import RowForm
 from datapipes.graph.graph import Graph
+from datapipes.minibatch.sparse_rows import SparseRows
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
@@ -170,6 +171,8 @@ class _Writing:
             return value
         if isinstance(value, Tensor):
             return self._tensor(value)
+        if isinstance(value, SparseRows):
+            return {"lists": [self._value(value.indptr), self._value(value.indices), value.num_columns]}
         if isinstance(value, NodeWeights):
             return self._value(value.given)
         if isinstance(value, Mapping):
@@ -199,9 +202,7 @@ class _Writing:
             return {"items": self._name_of("item set", items)}
         if isinstance(items, HeteroItemSet):
             return {"item_sets": self._value(items.item_sets)}
-        arrays = items._hashed_arrays()
-        values = tuple(arrays[name][0] if name in arrays else len(items) for name in items.names)
-        return {"item_set": [self._value(values), [*items.names]]}
+        return {"item_set": [self._value(items._values()), [*items.names]]}
 
     def _features(self, stage: Stage, store: FeatureStore) -> dict[str, Any]:
         read = [] if not isinstance(stage, FeatureFetcher) else stage.feature_keys
@@ -404,6 +405,9 @@ class ChainBuilder:
                 return self._item_set(where, items, self._value(where, names, nested + 1), nested + 1)
             case {"item_sets": sets, **others} if not others:
                 return HeteroItemSet(self._value(where, sets, nested + 1))
+            case {"lists": [indptr, indices, int(num_columns)], **others} if not others:
+                offsets, columns = (self._value(where, part, nested + 1) for part in (indptr, indices))
+                return SparseRows(offsets, columns, num_columns)  # the ItemSet checks it
             case {"features": [name, forms], **others} if not others:
                 return self._store(where, name, forms)
         raise ValueError(f"{where} has {shown(value)}, which is no value of a description.")

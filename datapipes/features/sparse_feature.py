@@ -18,6 +18,7 @@ from datapipes.base.rows import byte_rows, take_rows
 from datapipes.base.threads import num_threads
 from datapipes.features.feature import Feature
 from datapipes.minibatch import SparseRows
+from datapipes.minibatch.sparse_rows import check_entries
 
 __all__ = ["SparseFeature"]
 
@@ -58,7 +59,7 @@ class SparseFeature(Feature):
         offsets = check_index_tensor(_WHERE, "indptr", indptr).long()
         columns = check_index_tensor(_WHERE, "indices", indices)
         check_int(_WHERE, "num_columns", num_columns, 0)
-        _check_entries(offsets, columns, num_columns)
+        check_entries(_WHERE, offsets, columns, num_columns)
         entries = None if values is None else as_tensor(_WHERE, "values", values)
         if entries is not None:
             if entries.shape != columns.shape or entries.device.type != "cpu":
@@ -167,20 +168,3 @@ class SparseFeature(Feature):
 
     def __repr__(self) -> str:
         return f"SparseFeature({self.rows!r})"
-
-
-def _check_entries(indptr: Tensor, indices: Tensor, num_columns: int) -> None:
-    """Raise unless `indptr` and `indices` are valid rows in CSR form, with columns in [0, num_columns)."""
-    num_entries = int(indices.shape[0])
-    ends = indptr[[0, -1]].tolist() if indptr.shape[0] > 0 else []
-    if ends != [0, num_entries]:
-        raise ValueError(
-            f"{_WHERE}: indptr begins and ends at {ends}; it must begin at 0 and end at {num_entries}, the length of "
-            "indices. Pass the offsets of all rows, and one more."
-        )
-    down = (indptr[1:] < indptr[:-1]).nonzero()[:1].flatten().tolist()
-    if down:
-        raise ValueError(
-            f"{_WHERE}: indptr[{down[0] + 1}] is below indptr[{down[0]}]; offsets must not descend. Rebuild them."
-        )
-    check_within(_WHERE, "indices", indices, num_columns, "Correct them, or num_columns.")

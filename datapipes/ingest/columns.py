@@ -69,6 +69,22 @@ def times_of(column: Any, unit: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return values // back * step, missing
 
 
+def is_until(column: Any, last: Any, unit: str) -> NDArray[Any]:
+    """Return which times are at most `last`, bool [n]; False for a missing time. `unit` is that of integers.
+
+    Timestamps are compared in their own unit, which may be finer than `unit`.
+    """
+    pyarrow = needed("pyarrow", "ondisk", "a table")
+    if str(column.type) in TEXTS:
+        unit = "us"
+    elif pyarrow.types.is_timestamp(column.type):
+        unit = column.type.unit
+    times, missing = times_of(column, unit)
+    (limit,), _ = times_of(pyarrow.array([last]), unit)
+    is_early: NDArray[Any] = (times <= limit) & ~missing
+    return is_early
+
+
 def _whole(pyarrow: Any, column: Any) -> NDArray[Any]:
     try:
         filled = column.fill_null(0).cast(pyarrow.int64())

@@ -131,6 +131,10 @@ class TableFiles:
             )
         self._order = None if np.array_equal(order, every) else torch.from_numpy(order)
 
+    def column(self, name: str) -> Any:
+        """Return a column as one pyarrow array, in the order of the files."""
+        return self._content.column(name).combine_chunks()
+
     def texts(self, name: str) -> list[str]:
         """Return the cells of a column as text, "" for an empty cell."""
         cells = ["" if cell is None else str(cell) for cell in self._content.column(name).to_pylist()]

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed, text_of
+from datapipes.base.files import open_regular
 from datapipes.ingest.remote import files_at, is_uri, local_path
 from datapipes.ingest.table_files import TABLES, TableFiles, suffix_of
 
@@ -42,11 +43,14 @@ class Table(Protocol):
 
 
 class Tables(NamedTuple):
-    """Tables, and what their database states: {table: its key column}, {table: {column: the table it refers to}}."""
+    """Tables, and what their database states: {table: the column with its keys}, {table: {column: the table it refers
+    to}}, {table: the column with its times}.
+    """
 
     tables: dict[str, Table]
     keys: dict[str, str]
     links: dict[str, dict[str, str]]
+    times: dict[str, str]
 
 
 def open_tables(where: str, tables: Any) -> Tables:
@@ -56,7 +60,7 @@ def open_tables(where: str, tables: Any) -> Tables:
         ValueError: A table cannot be read, or there is none. The text begins with `where`.
     """
     if isinstance(tables, Mapping):
-        opened = Tables({_name(where, name): _opened(where, name, table) for name, table in tables.items()}, {}, {})
+        opened = Tables({_name(where, name): _opened(where, name, table) for name, table in tables.items()}, {}, {}, {})
     elif isinstance(tables, (str, os.PathLike)):
         opened = _of_path(where, Path(local_path(where, "tables", os.fspath(tables))))
     else:
@@ -78,21 +82,31 @@ def _name(where: str, name: Any) -> str:
 def _of_path(where: str, path: Path) -> Tables:
     if path.is_dir():
         files = [file for file in sorted(path.iterdir()) if suffix_of(file.name) in TABLES]
-        return Tables({file.name.removesuffix(suffix_of(file.name)): TableFiles(where, file) for file in files}, {}, {})
+        return Tables(
+            {file.name.removesuffix(suffix_of(file.name)): TableFiles(where, file) for file in files}, {}, {}, {}
+        )
     if not path.exists():
         raise FileNotFoundError(f"{where}: {path} does not exist. Check the path.")
-    with path.open("rb") as file:
-        head = file.read(16)
-    if head == _SQLITE:
-        return _sqlite(where, path)
-    if head[8:12] == _DUCKDB:
-        return _duckdb(where, path)
+    read = _reader_of(path)
+    if read is not None:
+        return read(where, path)
     if suffix_of(path.name) in TABLES:
-        return Tables({path.name.removesuffix(suffix_of(path.name)): TableFiles(where, path)}, {}, {})
+        return Tables({path.name.removesuffix(suffix_of(path.name)): TableFiles(where, path)}, {}, {}, {})
     raise ValueError(
         f"{where}: {path} is no database of SQLite or DuckDB, and no table with one of the suffixes {[*TABLES]}. "
         "Convert it to one of these."
     )
+
+
+def is_database(path: Path) -> bool:
+    """Return whether a path is a file of SQLite or DuckDB."""
+    return path.is_file() and _reader_of(path) is not None
+
+
+def _reader_of(path: Path) -> Callable[[str, Path], Tables] | None:
+    with open_regular(path) as file:
+        head = file.read(16)
+    return _sqlite if head == _SQLITE else _duckdb if head[8:12] == _DUCKDB else None
 
 
 def _opened(where: str, name: str, table: Any) -> Table:
@@ -234,7 +248,7 @@ def _sqlite(where: str, path: Path) -> Tables:
             for number, _, target, column, at, *_ in reversed(foreign):  # SQLite lists the last first
                 if number not in of_several:
                     links.setdefault(table, {})[column] = (target, at)
-    return Tables(tables, keys, _to_keys(links, keys))
+    return Tables(tables, keys, _to_keys(links, keys), {})
 
 
 def _definition(base: sqlite3.Connection, table: str) -> str:
@@ -283,7 +297,7 @@ def _duckdb(where: str, path: Path) -> Tables:
                 keys[table] = columns[0]
             if kind == "FOREIGN KEY" and len(columns) == 1:
                 links.setdefault(table, {})[columns[0]] = (target, ats[0])
-    return Tables(tables, keys, _to_keys(links, keys))
+    return Tables(tables, keys, _to_keys(links, keys), {})
 
 
 def _to_keys(links: _References, keys: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -270,7 +270,7 @@ def makes_small(graph: Graph) -> bool:
         if type(stage) in (ItemSampler, DistributedItemSampler):
             items = stage.item_set
             sets = [*items.item_sets.values()] if type(items) is HeteroItemSet else [items]
-            if any(type(of_type) is not ItemSet for of_type in sets):
+            if any(type(of_type) is not ItemSet or of_type._lists for of_type in sets):
                 return False
             nodes = stage.batch_size * max(math.prod(of_type.seeds_shape) for of_type in sets)
             num_bytes += stage.batch_size * max(ID_BYTES + _row_bytes(of_type._tensors.values()) for of_type in sets)

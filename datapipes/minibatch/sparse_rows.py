@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import dtype_name
+from datapipes.base.checks import check_within, dtype_name
 from datapipes.minibatch.block import Movable, TensorMap, csr_tensor
 
 __all__ = ["SparseRows"]
@@ -75,6 +75,15 @@ class SparseRows(Movable):
         values = None if self.values is None else self.values[places]
         return SparseRows(indptr, self.indices[places], self.num_columns, values)
 
+    def padded(self, ids: Tensor) -> Tensor:
+        """Return the columns of the rows at `ids`, int64 [n], as a tensor [n, entries of the longest of them]. Shorter
+        rows end with -1.
+        """
+        rows = self[ids]
+        counts = rows.indptr.diff()
+        is_entry = torch.arange(int(counts.max()) if len(counts) else 0) < counts[:, None]
+        return rows.indices.new_full(is_entry.shape, -1).masked_scatter_(is_entry, rows.indices)
+
     def _parts(self) -> dict[str, Tensor]:
         """Return the tensors of these rows by the names that messages use: "indptr", "indices" and so on."""
         parts = {"indptr": self.indptr, "indices": self.indices, "num_columns": torch.tensor(self.num_columns)}
@@ -83,3 +92,20 @@ class SparseRows(Movable):
     def __repr__(self) -> str:
         entries = f"{self.indices.shape[0]} entries of {dtype_name(self.dtype)}"
         return f"SparseRows({list(self.shape)}, {entries})"
+
+
+def check_entries(where: str, indptr: Tensor, indices: Tensor, num_columns: int) -> None:
+    """Raise unless `indptr`, int64, and `indices` are rows in CSR form, with columns in [0, num_columns)."""
+    num_entries = int(indices.shape[0])
+    ends = indptr[[0, -1]].tolist() if indptr.shape[0] > 0 else []
+    if ends != [0, num_entries]:
+        raise ValueError(
+            f"{where}: indptr begins and ends at {ends}; it must begin at 0 and end at {num_entries}, the length of "
+            "indices. Pass the offsets of all rows, and one more."
+        )
+    down = (indptr[1:] < indptr[:-1]).nonzero()[:1].flatten().tolist()
+    if down:
+        raise ValueError(
+            f"{where}: indptr[{down[0] + 1}] is below indptr[{down[0]}]; offsets must not descend. Rebuild them."
+        )
+    check_within(where, "indices", indices, num_columns, "Correct them, or num_columns.")

@@ -345,7 +345,7 @@ class _Items:
                 raise ValueError(
                     f"{self.where}: the items of node {node}{self.of} have different {field}, "
                     f"{shown(rows[place].tolist())} in {name} and {shown(joined[node].tolist())} in {other}. Give each "
-                    "node one value."
+                    "node one value, or partition the graph alone."
                 )
         return joined, has_value
 

@@ -23,13 +23,15 @@ from datapipes.base.checks import (
     shown,
 )
 from datapipes.base.rows import RowTable, has_adjacent_values, take_rows
-from datapipes.minibatch import MiniBatch
+from datapipes.minibatch import MiniBatch, SparseRows
+from datapipes.minibatch.sparse_rows import check_entries
 
 __all__ = ["ItemSet"]
 
 ROWS = 1024  # rows that an iteration takes at a time
 FEW = 2**10  # torch takes the rows of up to this many positions; our kernel takes more, into recycled memory
 ITEM_NAMES = ("seeds", "labels", "indexes", "timestamps")
+_LIST_PARTS = ("indptr", "indices")
 _TAKEN_NAMES = ({*MiniBatch.__dataclass_fields__} | {"extra", "sampled_subgraphs"}) - {*ITEM_NAMES}
 
 
@@ -42,6 +44,8 @@ class ItemSet(Hashed):
             bool mask over the nodes, [num_nodes]; the seeds are then the ids of the nodes that are True. Of another
             tensor [num_nodes, ...], the rows of these nodes are taken; a tensor with one row for each True node stays
             as it is.
+            A field of your own may be lists of different lengths, as SparseRows without values: row i has the list of
+            item i as its columns. A minibatch has them as [n, longest list in it], padded with -1.
         names: the MiniBatch field of each tensor: "seeds", or a sequence such as ("seeds", "labels"). Default: the
             first names of ("seeds", "labels", "indexes", "timestamps"). You may also use names of your own: rows named
             "weights" become `minibatch.extra["weights"]`. Other fields of MiniBatch cannot be named.
@@ -82,10 +86,13 @@ class ItemSet(Hashed):
             raise ValueError(f"ItemSet: one of the items must be named 'seeds', got {list(self.names)}. Name it.")
         self._count: int | None = None
         self._tensors: dict[str, Tensor] = {}
+        self._lists: dict[str, SparseRows] = {}
         self._tables: dict[str, RowTable] | None = None
         for name, value in zip(self.names, values, strict=True):
             if name == "seeds" and isinstance(value, (int, float, np.integer)):
                 self._count = check_int("ItemSet", "number of seeds", value, 0)
+            elif isinstance(value, SparseRows):
+                self._lists[name] = _check_lists(name, value)
             else:
                 self._tensors[name] = _check_item(name, value)
         mask = self._tensors.get("seeds")
@@ -93,8 +100,11 @@ class ItemSet(Hashed):
             ids = mask.nonzero().flatten()  # of the True places, at which the other items are taken
             of_mask = [name for name, tensor in self._tensors.items() if tensor.shape[0] == mask.shape[0]]
             self._tensors.update({name: self._tensors[name][ids] for name in of_mask})
+            for name, lists in self._lists.items():
+                self._lists[name] = lists[ids] if lists.shape[0] == len(mask) else lists
             self._tensors["seeds"] = ids
         lengths = {name: int(tensor.shape[0]) for name, tensor in self._tensors.items()}
+        lengths |= {name: lists.shape[0] for name, lists in self._lists.items()}
         if self._count is not None:
             lengths["seeds"] = self._count
         if len(set(lengths.values())) != 1:
@@ -174,6 +184,7 @@ class ItemSet(Hashed):
             taken = self._taken(positions)
         except IndexError as error:
             raise IndexError(f"ItemSet: positions must be in [0, {len(self)}): {error}") from error
+        taken.update({name: rows.padded(positions) for name, rows in self._lists.items()})
         if self._count is not None:
             taken["seeds"] = positions
         return taken
@@ -207,7 +218,14 @@ class ItemSet(Hashed):
 
     def _hashed_arrays(self) -> dict[str, tuple[Tensor, bool]]:
         """Return the tensors that `digest` covers, as {name: (tensor, False)}. False: it is hashed in its own dtype."""
-        return {name: (self._tensors[name], False) for name in self.names if name in self._tensors}
+        arrays = {name: (self._tensors[name], False) for name in self.names if name in self._tensors}
+        for name, rows in self._lists.items():
+            arrays |= {f"{name}, {part}": (getattr(rows, part), False) for part in _LIST_PARTS}
+        return arrays
+
+    def _values(self) -> tuple[Any, ...]:
+        """Return what the set was made of, in the order of `names`."""
+        return tuple({**self._tensors, **self._lists}.get(name, self._length) for name in self.names)
 
     def __repr__(self) -> str:
         return f"ItemSet({self._length} items, names={self.names})"
@@ -261,6 +279,17 @@ def as_fields(taken: dict[str, Any]) -> dict[str, Any]:
 def _can_gather(rows: Tensor) -> bool:
     """Return whether the C++ gather, which prefetches, can take rows of this tensor faster than torch's indexing."""
     return rows.device.type == "cpu" and has_adjacent_values(rows) and not (rows.is_conj() or rows.is_neg())
+
+
+def _check_lists(name: str, rows: SparseRows) -> SparseRows:
+    if name in ITEM_NAMES:
+        raise ValueError(f"ItemSet: {name} must be a tensor, got SparseRows. Give lists a name of your own.")
+    if rows.values is not None:
+        raise ValueError(f"ItemSet: {name} must be SparseRows without values, got {rows}. Leave the values out.")
+    indptr, indices = (check_index_tensor("ItemSet", f"{name}.{part}", getattr(rows, part)) for part in _LIST_PARTS)
+    check_int("ItemSet", f"{name}.num_columns", rows.num_columns, 0)
+    check_entries(f"ItemSet: {name}", indptr.long(), indices, rows.num_columns)
+    return SparseRows(indptr.long(), indices, rows.num_columns)
 
 
 def _check_item(name: str, value: Any) -> Tensor:

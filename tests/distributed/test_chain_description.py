@@ -55,6 +55,13 @@ def test_over_parts_and_over_a_whole_graph_a_chain_has_one_description():
     assert digests(over_parts) == digests(whole) == digests(build_chain(describe_chain(named), graph=graph))
 
 
+def test_lists_of_items_travel():
+    lists = dp.SparseRows(torch.tensor([0, 2, 2, 5]), torch.arange(5), 5)
+    pipe = dp.ItemSampler(dp.ItemSet((torch.arange(3), lists), ("seeds", "more")), 2)
+    built = build_chain(sent(describe_chain(pipe)), graph=small_graph())
+    assert digests(built) == digests(pipe)
+
+
 def test_what_has_a_name_does_not_travel(refuses):
     graph, own, store = small_graph(), item_set(), small_store()
     pipe = dp.ItemSampler(own, 4).sample_neighbor(graph, [2]).fetch_feature(store, ["feat"])
@@ -192,7 +199,7 @@ def test_what_build_chain_refuses_of_a_hostile_description(refuses):
 VALUES = json.loads("""[
     null, true, 0, -1, 3, 9223372036854775808, -1e300, Infinity, NaN, "", "x", "paper", [], {}, [[]], [0, 0], [1, 2, 3],
     {"tuple": []}, {"dict": []}, {"graph": null}, {"features": [null, []]}, {"item_set": [5, ["seeds"]]},
-    {"item_set": [0, ["seeds"]]}, {"item_set": [{"tuple": []}, []]}, {"item_sets": null},
+    {"item_set": [{"tuple": [2, {"lists": [0, 1, 2]}]}, ["seeds", "more"]]}, {"item_set": [0, ["seeds"]]}, {"item_set": [{"tuple": []}, []]}, {"item_sets": null},
     {"item_sets": {"dict": [["paper", {"item_set": [5, ["seeds"]]}]]}},
     {"dict": [[{"tuple": ["author", "writes", "paper"]}, 2]]}
 ]""")

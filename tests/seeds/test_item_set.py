@@ -12,7 +12,7 @@ from datapipes.seeds.item_set import as_fields
 
 
 def taken(items: dp.ItemSet, positions=(2, 0)) -> dict[str, list]:
-    return {name: rows.tolist() for name, rows in items.take(torch.tensor(positions)).items()}
+    return {name: rows.tolist() for name, rows in items.take(torch.tensor(positions, dtype=torch.int64)).items()}
 
 
 def read_only(values) -> np.ndarray:
@@ -52,6 +52,52 @@ def test_an_int_stands_for_the_ids_below_it():
     assert taken(items) == {"seeds": [2, 0]}
     assert taken(dp.ItemSet((3, torch.tensor([7, 8, 9])))) == {"seeds": [2, 0], "labels": [9, 7]}
     assert taken(dp.ItemSet(np.int64(10))) == {"seeds": [2, 0]}
+
+
+LISTS = dp.SparseRows(torch.tensor([0, 2, 2, 5]), torch.tensor([7, 1, 0, 8, 3]), 9)
+
+
+def test_lists_of_different_lengths_are_padded_in_each_minibatch():
+    items = dp.ItemSet((torch.tensor([5, 6, 7]), LISTS), ("seeds", "more"))
+    assert taken(items) == {"seeds": [7, 5], "more": [[0, 8, 3], [7, 1, -1]]}
+    assert taken(items, (1, 0, 1))["more"] == [[-1, -1], [7, 1], [-1, -1]]
+    assert taken(items, (1,))["more"] == [[]]
+    assert taken(items, ())["more"] == []
+    seeds, more = items[2]
+    assert (int(seeds), more.tolist()) == (7, [0, 8, 3])
+    batches = [*dp.ItemSampler(items, 2)]
+    assert [batch.extra["more"].tolist() for batch in batches] == [[[7, 1], [-1, -1]], [[0, 8, 3]]]
+    other = dp.SparseRows(LISTS.indptr, LISTS.indices.flip(0), 9)
+    assert items.digest() != dp.ItemSet((torch.tensor([5, 6, 7]), other), ("seeds", "more")).digest()
+
+
+def test_lists_of_masked_and_typed_items():
+    mask = torch.tensor([True, False, True])
+    assert taken(dp.ItemSet((mask, LISTS), ("seeds", "more")), (1, 0)) == {
+        "seeds": [2, 0],
+        "more": [[0, 8, 3], [7, 1, -1]],
+    }
+    typed = dp.HeteroItemSet({kind: dp.ItemSet((3, LISTS), ("seeds", "more")) for kind in "ab"})
+    (batch,) = dp.ItemSampler(typed, 6)
+    assert {kind: rows.shape for kind, rows in batch.extra["more"].items()} == {"a": (3, 3), "b": (3, 3)}
+
+
+def test_lists_that_are_none_are_refused(refuses):
+    values = dp.SparseRows(LISTS.indptr, LISTS.indices, 9, torch.ones(5))
+    descending = dp.SparseRows(torch.tensor([0, 4, 2, 5]), LISTS.indices, 9)
+    for wrong, lists, name in (
+        (ValueError, LISTS, "labels"),
+        (ValueError, LISTS, "seeds"),
+        (ValueError, values, "more"),
+        (ValueError, descending, "more"),
+        (IndexError, dp.SparseRows(LISTS.indptr, LISTS.indices, 8), "more"),
+        (TypeError, dp.SparseRows(LISTS.indptr, LISTS.indices.float(), 9), "more"),
+        (TypeError, dp.SparseRows([0, 5], LISTS.indices, 9), "more"),
+        (ValueError, dp.SparseRows(LISTS.indptr[:3], LISTS.indices[:2], 9), "more"),
+    ):
+        refuses(
+            wrong, dp.ItemSet, (torch.arange(3), lists), ("seeds", name) if name != "seeds" else ("labels", "seeds")
+        )
 
 
 def test_pairs_may_be_the_transposed_edge_index():

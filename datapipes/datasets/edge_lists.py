@@ -1,5 +1,5 @@
 """Read lists of edges in text, as SNAP publishes them: "src dst", "src dst time" (CollegeMsg), "from,to,rating,time"
-(Bitcoin OTC). Lines that begin with "#" are comments.
+(Bitcoin OTC). Lines that begin with "#" or "%" are comments.
 
 The meaning of further columns is never guessed. The caller states it, or a header with "src" and "dst" does, or the
 name under which SNAP published the file.
@@ -27,6 +27,7 @@ from datapipes.base.types import EdgeType
 from datapipes.datasets.raw import DatasetFormatError, as_float32, ids_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.text import read_table, text_lines
+from datapipes.ingest.table_files import is_number
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
 _EDGE_BYTES = 72  # memory of an edge besides its row in the table: id, feature, item, and its entries in two graphs
@@ -42,7 +43,6 @@ _PUBLISHED = {  # {how the name of a file of SNAP begins: its columns}
 }
 _REMEDY = "Correct the file: it must hold numbers alone, as many in each row."
 _TURNED = (("to", "from"), ("target", "source"), ("destination", "source"))  # names of two columns, destination first
-_JODIE = ("user_id", "item_id", "timestamp")  # how a header of the files of JODIE begins
 
 
 def read_edge_list(path: Path, columns: Sequence[str] | None = None) -> RawHeteroDataset:
@@ -124,7 +124,7 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
     Raises:
         DatasetFormatError: None of these says what the columns are, or the header contradicts another of them.
     """
-    line = next((line for _, line in text_lines(path) if not line.startswith("#")), "")
+    line = next((line for _, line in text_lines(path) if not line.startswith(("#", "%"))), "")
     cells = tuple(cell.strip(' "') for cell in (line.split(",") if delimiter == "," else line.split()))
     published = [layouts for start, layouts in _PUBLISHED.items() if path.name.startswith(start)]
     said = tuple(columns) if columns is not None else published[0] if published else None
@@ -136,9 +136,12 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
         return check_columns(cells)
     if said is not None:
         return said
-    if len(cells) <= 2 and tuple(map(str.lower, cells)) not in _TURNED:
+    has_names = any(any(map(str.isalpha, cell)) and not is_number(cell) for cell in cells)
+    if len(cells) <= 2 and not (has_names and tuple(map(str.lower, cells)) in _TURNED):
         return _ENDS
-    if len(cells) <= 4:
+    if has_names and delimiter == "," and len(cells) > 1:
+        remedy = f"Say what is where: columns={{'src': {cells[0]!r}, 'dst': {cells[1]!r}}}, for example."
+    elif len(cells) <= 4:
         layouts: dict[int, list[tuple[str, ...]]] = {
             2: [_ENDS, _ENDS[::-1]],
             3: [_TIMED, (*_ENDS, "weight")],
@@ -148,14 +151,9 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
         remedy = f"Pass columns={first} or columns={second}, or write such names above."
     else:
         options = f"delimiter={delimiter!r}, " if delimiter == "," else ""
-        options += "skiprows=1, " if line[:1].isalpha() else ""
-        if cells[:3] == _JODIE:
-            remedy = f"Read it by: rows = numpy.loadtxt({str(path)!r}, {options}usecols=(0, 1, 2)); "
-            remedy += "graph = dp.HeteroCSCGraph.from_edge_index({'user:to:item': rows[:, :2].T.astype(int)}, "
-            remedy += "edge_attributes={'user:to:item': {'time': rows[:, 2].astype(int)}})."
-        else:
-            remedy = f"Read it by: edges = numpy.loadtxt({str(path)!r}, int, {options}usecols=(0, 1)); "
-            remedy += "graph = dp.CSCGraph.from_edge_index(edges.T.copy())."
+        options += "skiprows=1, " if has_names else ""
+        remedy = f"Read it by: edges = numpy.loadtxt({str(path)!r}, int, {options}usecols=(0, 1)); "
+        remedy += "graph = dp.CSCGraph.from_edge_index(edges.T.copy())."
     fault = f"{len(cells)} columns, {shown([*cells])}"
     raise DatasetFormatError.of(path.name, fault, "two columns, or names for all of them", remedy)
 

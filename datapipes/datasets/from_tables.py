@@ -27,6 +27,7 @@ from datapipes.datasets.relbench import RelBenchFolder, is_relbench
 from datapipes.datasets.table_plan import TIME, WHERE, Plan
 from datapipes.datasets.table_rows import Reading, Rows
 from datapipes.features import FeatureStore, TensorFeature
+from datapipes.graph.edits import with_edges_kept
 from datapipes.ingest.columns import Kind, statistics, times_of, vocabulary
 from datapipes.ingest.ids import Names, places_in
 from datapipes.ingest.pieces import Pieces, mapped
@@ -50,6 +51,7 @@ def from_tables(
     features: Mapping[str, Iterable[str] | Mapping[str, Kind]] | None = None,
     dangling: str = "drop",
     time_unit: str = "s",
+    types: bool = True,
     task: str | None = None,
     name: str = "tables",
 ) -> Dataset:
@@ -62,7 +64,7 @@ def from_tables(
     | a link to a name that is no table | the same; each value is a node, numbered by first occurrence |
     | a table in `edges`, with two links | edges (FIRST, TABLE, SECOND) and (SECOND, rev_TABLE, FIRST), and no nodes |
     | the time of a row | the attribute and the feature "time", int64 |
-    | other columns | features of their names |
+    | other columns | features of their names; numbers of edges are attributes too |
 
     Ids may be integers with gaps, texts, bytes or UUIDs. `node_names[type]` has the id of each node, and
     `node_names[type].numbers(ids)` the node of each id. An empty text is missing, like null and NaN. `left_out` of the
@@ -92,6 +94,7 @@ def from_tables(
             but keys, links, times, labels and texts.
         dangling: "drop" leaves out a link to no row; "refuse" raises ValueError.
         time_unit: the unit of all times in the graph, "s", "ms", "us" or "ns". Finer times are rounded down.
+        types: False makes a CSCGraph, without reverses, of one table of edges whose links refer to one type of nodes.
         task: the name of a task in a folder of RelBench; None reads all its tasks, unless `labels` are given. Columns
             that the task must not see are left out, and rows after the folder's `test_timestamp`, except for a task
             that predicts a column of a table ("autocomplete").
@@ -109,6 +112,7 @@ def from_tables(
             open_tables(WHERE, tables) if folder is None else folder.opened,
             time_unit,
             dangling,
+            types,
             hidden=() if folder is None else folder.hidden,
             until=None if folder is None else folder.until,
             keys=keys,
@@ -145,21 +149,22 @@ def _dataset(plan: Plan, reading: Reading, cuts: Cuts | None, name: str) -> Data
     types: list[Any]
     metadata: dict[Any, dict[str, Any]] = {}
     for table, rows in reading.rows.items():
-        for link, both in plan.edge_types(table).items():
+        for link, kinds in plan.edge_types(table).items():
             src, dst = (pieces.whole() for pieces in rows.links[link])
-            edges[both[0]], edges[both[1]] = np.stack([src, dst]), np.stack([dst, src])
-        domain, types = "node", [table]
+            edges.update(zip(kinds, (np.stack([src, dst]), np.stack([dst, src])), strict=False))
+        domain, types = "node", [plan.node_type(table)]
         if table in plan.edges:
-            domain, types = "edge", [kind for both in plan.edge_types(table).values() for kind in both]
-        for kind in types:
-            attributes[domain][kind] = {} if rows.times is None else {TIME: rows.times.values()}
+            domain, types = "edge", [kind for kinds in plan.edge_types(table).values() for kind in kinds]
         for column, (values, facts) in _features_of(plan, table, rows, cuts).items():
             feature = TensorFeature(torch.from_numpy(values))
             for kind in types:
                 features[domain, kind, column] = feature
                 if facts:
                     metadata[domain, kind, column] = facts
-    num_nodes = reading.num_nodes()
+                if column == TIME or (domain == "edge" and values.ndim == 1):
+                    attributes[domain].setdefault(kind, {})[column] = values
+    num_nodes = {plan.node_type(kind): count for kind, count in reading.num_nodes().items()}
+    graph = graph_of_edges(edges, num_nodes, attributes["node"], attributes["edge"])
     labels, classes = _labels(plan, reading)
     sets: dict[str, dict[Any, ItemSet]] = {part: {} for part in MASKS}
     for table in plan.labels or plan.edges:
@@ -173,7 +178,8 @@ def _dataset(plan: Plan, reading: Reading, cuts: Cuts | None, name: str) -> Data
         sets = {part: {node_type: ItemSet(none) for node_type in num_nodes} for part in MASKS}
     return Dataset(
         name=name,
-        graph=graph_of_edges(edges, num_nodes, attributes["node"], attributes["edge"]),
+        graph=graph,
+        training_graph=graph if cuts is None or plan.labels else _edges_until(graph, cuts[0]),
         features=FeatureStore(features),
         train_set=one_set(sets["train_set"]),
         validation_set=one_set(sets["validation_set"]),
@@ -181,11 +187,18 @@ def _dataset(plan: Plan, reading: Reading, cuts: Cuts | None, name: str) -> Data
         num_classes=len(classes),
         class_names=classes,
         task=_task(plan, has_classes=bool(classes)),
-        node_names={node_type: Names(ids) for node_type, ids in reading.ids.items()},
+        node_names={plan.node_type(kind): Names(ids) for kind, ids in reading.ids.items()},
         metadata=metadata,
         left_out=plan.left_out,
         time_unit=plan.time_unit if plan.times else "",
     )
+
+
+def _edges_until(graph: Any, last: int) -> Any:
+    """Return the graph without the edges whose time is later than `last`; edges without times stay."""
+    times = {kind: graph.relation(kind).edge_attributes.get(TIME) for kind in graph.edge_types}
+    kept = {kind: of_edges <= last for kind, of_edges in times.items() if of_edges is not None}
+    return graph._of(with_edges_kept(graph._arrays(), kept)) if kept else graph
 
 
 def _features_of(
@@ -229,10 +242,10 @@ def _task(plan: Plan, *, has_classes: bool) -> str:
 
 def _items(plan: Plan, table: str, rows: Rows, labels: NDArray[Any] | None) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Return (node or edge type of the seeds, {name: values}) of all rows of a table."""
-    kind: Any = table
+    kind: Any = plan.node_type(table)
     items = {"seeds": np.arange(rows.count)}
     if table in plan.edges:
-        ((link, (kind, _)),) = plan.edge_types(table).items()
+        ((link, (kind, *_)),) = plan.edge_types(table).items()
         items = {"seeds": np.stack([pieces.whole() for pieces in rows.links[link]], axis=1)}
     if labels is not None:
         items["labels"] = labels

@@ -160,10 +160,15 @@ class NpzArrays:
         """Return one array as int64; refuse another shape, and ids outside [0, limit). None in `shape`: any length."""
         return checked_ids(self.file, repr(key), self.get(key), shape, limit)
 
-    def csr(self, prefix: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-        """Return (rows, columns, values, shape) of a CSR matrix, after checks. The first three are [num_entries]."""
+    def csr(
+        self, prefix: str, *, by_columns: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+        """Return (rows, columns, values, shape) of a CSR matrix, after checks. The first three are [num_entries].
+
+        Of a CSC matrix, `by_columns`, rows and columns change places.
+        """
         shape = self.ids(f"{prefix}shape", (2,), 2**31)
-        num_rows, num_columns = int(shape[0]), int(shape[1])
+        num_rows, num_columns = map(int, shape[::-1] if by_columns else shape)
         indices = self.numbers(f"{prefix}indices", "iu", 1)
         rows = csr_ids(
             self.file, prefix.rstrip("_") or "matrix", self.get(f"{prefix}indptr"), indices, (num_rows, num_columns)
@@ -193,7 +198,7 @@ def npy_array(file: str, name: str, content: bytes) -> np.ndarray:
     stream = io.BytesIO(content)
     with _whole(file, name):
         shape, fortran, dtype = read_header(stream)
-    if dtype.kind not in "biufU" or dtype.itemsize == 0:
+    if dtype.kind not in "biufSU" or dtype.itemsize == 0:
         raise DatasetFormatError.of(file, f"{name} of {dtype}{list(shape)}", "numbers or text")
     size = len(content) - stream.tell()
     if math.prod(shape) * dtype.itemsize != size or max(shape, default=0) > MAX_FILE_BYTES:

@@ -23,6 +23,17 @@ from datapipes.base.rng import check_seed
 from datapipes.datasets.dataset import Dataset, graph_of_edges, one_set
 from datapipes.datasets.debian import read_debian_packages, read_debian_relations
 from datapipes.datasets.edge_lists import check_columns, edge_list_in, read_edge_list
+from datapipes.datasets.exports import (
+    edges_by_columns,
+    gephi_files,
+    is_graph_export,
+    jodie_in,
+    matrix_in,
+    read_gephi,
+    read_graph_export,
+    read_jodie,
+    read_matrix,
+)
 from datapipes.datasets.from_tables import from_tables
 from datapipes.datasets.heco import is_heco, read_heco
 from datapipes.datasets.npz import npz_in, read_npz
@@ -77,7 +88,7 @@ def open(
     normalize_features: bool = False,
     largest_component: bool = False,
     inverse_relations: bool | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
 ) -> Dataset:
     """Return the data set in the files at `path`, which are recognised by their names and content.
 
@@ -92,6 +103,10 @@ def open(
     | one .csv or .csv.gz | "src,dst", or "from,to,rating,time" as SNAP's Bitcoin OTC | none, or edge regression |
     | `manifest.yaml`, `db/`, `tasks/` | RelBench's folders, see `from_tables` | those of the manifests |
     | a file of SQLite or DuckDB | its tables, see `from_tables` | none |
+    | .csv with Source, Target | exports of Gephi, with nodes.csv or without | none |
+    | .csv with :ID, :START_ID, :END_ID | exports of graph databases, such as Neo4j; labels are node types | none |
+    | .csv that begins with user_id,item_id,timestamp | JODIE: Wikipedia, Reddit, MOOC, LastFM | link prediction |
+    | .mtx, .npz of scipy.sparse | an adjacency matrix | none |
     | `metadata.yaml` | GraphBolt's folders, see `OnDiskDataset`; edge ids are those of the files | as the YAML says |
     | `edges.*` or `edges/`, `nodes.*` or `nodes/` | CSV, Parquet, .npy: your own, by the names of files | on nodes |
 
@@ -102,9 +117,11 @@ def open(
     RDF has one node type, "entity", and an edge type ("entity", IRI, "entity") for each predicate; the relations that
     state the labels are left out. Its files have no validation part: see `Dataset.with_validation`.
 
-    For a list of edges in text, `columns` names the columns. Without `columns`, two columns are source and destination;
-    the meaning of more columns is taken from the name of SNAP's file or from a header. Any other file is refused, since
-    weights and times look alike. Lines that begin with "#" are comments.
+    For a list of edges in text, `columns` names the columns. For a .csv with a header it may also say what is where,
+    such as {"src": "from", "dst": "to", "time": "at"}; ids may then be of any kind, numbered by first occurrence.
+    Without `columns`, two columns are source and destination; the meaning of more columns is taken from the name of
+    SNAP's file or from a header. Any other file is refused, since weights and times look alike. Lines that begin with
+    "#" or "%" are comments.
 
     Lists with times are split by time: the first 70 % of the edges train, the next 15 % validate, the rest test;
     edges of equal time stay together. The graph has all edges, with their times as the edge attribute "time". A sampler
@@ -142,7 +159,7 @@ def open(
     check_bool("datasets.open", "largest_component", largest_component)
     if inverse_relations is not None:
         check_bool("datasets.open", "inverse_relations", inverse_relations)
-    if columns is not None:
+    if columns is not None and not isinstance(columns, Mapping):
         columns = check_columns(columns)
     arguments = {
         INVERSE: inverse_relations,
@@ -169,6 +186,12 @@ SPLIT, INVERSE, NORMALIZE, COLUMNS = "split", "inverse_relations", "normalize_fe
 LARGEST = "largest_component"  # applied by `open` to the RawDataset that a reader returned
 
 
+def _read_edges(path: Path, columns: Sequence[str] | Mapping[str, str] | None) -> RawHeteroDataset | Dataset:
+    if isinstance(columns, Mapping):
+        return edges_by_columns(edge_list_in(path) or path, columns)
+    return read_edge_list(path, columns)
+
+
 @dataclass(frozen=True)
 class Format:
     """A file format.
@@ -192,17 +215,18 @@ FORMATS = (  # the first that recognises a path reads it
     Format("Planetoid", "ind.* files (Planetoid)", is_planetoid, read_planetoid, (NORMALIZE, LARGEST)),
     Format("RelBench", "manifest.yaml and db/ (RelBench)", is_relbench, from_tables),
     Format("database", "a database of SQLite or DuckDB", is_database, from_tables),
+    Format("Gephi", "a .csv with the columns Source and Target (Gephi)", gephi_files, read_gephi),
+    Format("graph database", "CSV files with :ID, :START_ID and :END_ID (Neo4j)", is_graph_export, read_graph_export),
+    Format("JODIE", "a .csv of JODIE", jodie_in, read_jodie),
     Format("metadata.yaml", "metadata.yaml (GraphBolt), edges and nodes in tables or .npy", is_ondisk, read_ondisk),
     Format("RDF", "an .nt or .nt.gz (RDF)", is_rdf, read_rdf, (INVERSE,)),
     Format("ACM", "pa.txt, ps.txt, p_feat.npz and labels.npy (ACM)", is_heco, read_heco, (SPLIT, INVERSE)),
     Format("OGB", "raw/ and split/ (OGB)", is_ogb, read_ogb, (INVERSE,)),
+    Format("matrix", "an .mtx, or an .npz of scipy.sparse (a matrix)", matrix_in, read_matrix),
     _NPZ,
-    Format(
-        "edge list", "one .txt, .txt.gz, .csv or .csv.gz (a list of edges)", edge_list_in, read_edge_list, (COLUMNS,)
-    ),
+    Format("edge list", "one .txt, .txt.gz, .csv or .csv.gz (a list of edges)", edge_list_in, _read_edges, (COLUMNS,)),
 )
 _LINES = {  # {suffix: the line that reads a file}; {0} is the path as a str, {1} the path for a shell
-    **dict.fromkeys((".mtx", ".mtx.gz"), "dp.CSCGraph.from_scipy(scipy.io.mmread({0!r}))"),
     **{f".{name}": f"dp.CSCGraph.from_networkx(networkx.read_{name}({{0!r}}))" for name in ("graphml", "gexf", "gml")},
     ".pt": "data = torch.load({0!r}); dp.datasets.Dataset.from_pyg takes PyG's Data",
     **dict.fromkeys((*TABLES, *PAIRS, ".npy"), "datapipes build OUT --edges {1} --nodes NUM_NODES"),

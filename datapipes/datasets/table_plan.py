@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from datapipes.base.checks import check_choice, shown
+from datapipes.base.checks import check_bool, check_choice, shown
 from datapipes.base.types import EdgeType, check_edge_type, check_node_type
 from datapipes.ingest.columns import KINDS, UNITS, Kind, kind_of
 from datapipes.ingest.tables import Tables
@@ -19,6 +19,7 @@ class Plan:
 
     Args:
         opened: the tables, and the keys and links that their database states.
+        types: False makes a graph without types.
         hidden: {(table, column)}, columns that are not read.
         until: the last time of rows that are read; None: all.
         arguments: those of `from_tables` of the names below.
@@ -35,6 +36,7 @@ class Plan:
         opened: Tables,
         time_unit: str,
         dangling: str,
+        types: bool = True,
         hidden: Collection[tuple[str, str]] = (),
         until: Any = None,
         **arguments: Any,
@@ -53,6 +55,14 @@ class Plan:
         }
         self.left_out.update(dict.fromkeys(sorted(hidden), "a task must not see it"))
         self.edges = self._edges(arguments["edges"])
+        self._types = check_bool(WHERE, "types", types)
+        node_types = {table for table in self.tables if table not in self.edges}
+        node_types |= {target for targets in self.links.values() for target in targets.values()}
+        if not types and (len(node_types), len(self.edges), len(self.links)) != (1, 1, 1):
+            raise ValueError(
+                f"{WHERE}: types=False is for one table in edges whose links refer to one type of nodes; found the "
+                f"edges {shown([*self.edges])} and the types {shown(sorted(node_types))}. Leave it out."
+            )
         if len({table in self.edges for table in self.labels}) > 1:
             raise ValueError(
                 f"{WHERE}: labels names tables of nodes and of edges; a task has one kind. Leave some out."
@@ -63,8 +73,16 @@ class Plan:
             for table in self.tables
         }
 
-    def edge_types(self, table: str) -> dict[str, tuple[EdgeType, EdgeType]]:
-        """Return {link: (edge type, the type of its reverses)}; for a table of edges, its first link alone."""
+    def node_type(self, name: str) -> str | None:
+        """Return the node type of a table or a target of links in the graph; None in a graph without types."""
+        return name if self._types else None
+
+    def edge_types(self, table: str) -> dict[str, tuple[EdgeType | None, ...]]:
+        """Return {link: (edge type, the type of its reverses)}; for a table of edges, its first link alone. A graph
+        without types has no reverses: {link: (None,)}.
+        """
+        if not self._types and table in self.edges:
+            return {next(iter(self.links[table])): (None,)}
         links = self.links.get(table, {})
         if table in self.edges:
             first, second = links.values()

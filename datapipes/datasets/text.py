@@ -92,7 +92,7 @@ MAX_TABLE_BYTES = 8 * 2**30  # of the numbers of one file
 
 _DIGITS = b"0123456789-\r\n"
 _OF_FLOATS = b".eE+"
-_COMMENT = re.compile(rb"(?m)^#.*\n?")
+_COMMENT = re.compile(rb"(?m)^[#%].*\n?")
 
 
 def read_table(
@@ -105,6 +105,7 @@ def read_table(
     missing: bool = False,
     skip_header: bool = False,
     comments: bool = False,
+    skip_rows: int = 0,
     most_bytes: int | None = None,
     remedy: str = "",
 ) -> np.ndarray:
@@ -117,7 +118,8 @@ def read_table(
         whole: Whether only whole numbers are allowed.
         missing: Whether "nan" is allowed.
         skip_header: Whether to skip a first line that starts with a letter.
-        comments: Whether to skip lines that begin with "#".
+        comments: Whether to skip lines that begin with "#" or "%".
+        skip_rows: How many rows, comments not counted, to skip.
         most_bytes: The most bytes of unpacked text; None for `MAX_UNPACKED_BYTES`.
         remedy: Advice in errors, see DatasetFormatError.of.
     Raises:
@@ -128,10 +130,12 @@ def read_table(
     parts: list[np.ndarray] = []
     num_rows = num_bytes = 0
     for chunk in text_chunks(path, most_bytes):
-        if comments and b"#" in chunk:
+        if comments and (b"#" in chunk or b"%" in chunk):
             chunk = _COMMENT.sub(b"", chunk)
         if skip_header and not parts and chunk.lstrip(b' "')[:1].isalpha():
             chunk = chunk.partition(b"\n")[2]
+        while skip_rows and chunk.strip():
+            chunk, skip_rows = chunk.lstrip().partition(b"\n")[2], skip_rows - 1
         if not chunk.strip():
             continue
         part = _parsed(path.name, chunk, delimiter, whole, missing, remedy)

@@ -133,11 +133,11 @@ class TableFiles:
 
     def column(self, name: str) -> Any:
         """Return a column as one pyarrow array, in the order of the files."""
-        return self._content.column(name).combine_chunks()
+        return self.content.column(name).combine_chunks()
 
     def texts(self, name: str) -> list[str]:
         """Return the cells of a column as text, "" for an empty cell."""
-        cells = ["" if cell is None else str(cell) for cell in self._content.column(name).to_pylist()]
+        cells = ["" if cell is None else str(cell) for cell in self.content.column(name).to_pylist()]
         return cells if self._order is None else [cells[place] for place in self._order.tolist()]
 
     def numbers(self, name: str, *, missing: Any = None) -> Tensor:
@@ -156,7 +156,7 @@ class TableFiles:
                 f"found {self.arrow_type(name)} in the column {name!r}; expected numbers. Replace its values with "
                 "numbers, or leave the column out."
             )
-        values = self._content.column(name)
+        values = self.content.column(name)
         if values.null_count and missing is None:
             raise ValueError(f"found {values.null_count} empty or NaN cells in the column {name!r}. Fill them in.")
         filled = values.fill_null(missing) if values.null_count else values
@@ -164,7 +164,7 @@ class TableFiles:
         return rows if self._order is None else rows[self._order]
 
     @cached_property
-    def _content(self) -> Any:
+    def content(self) -> Any:
         """All columns as a pyarrow table in memory. To read one column of a CSV file is to read all of them."""
         num_bytes = 2 * self.num_rows * 8 * len(self.names)  # of the table, and of the tensors made of its columns
         check_memory(self._where, str(self._path), num_bytes, "Store the columns as .npy.")
@@ -255,7 +255,7 @@ class _Head(NamedTuple):
     @property
     def has_names(self) -> bool:
         """Whether the first line has names and not values: some cell has a letter and is no number."""
-        return any(any(map(str.isalpha, cell)) and not _is_number(cell.strip()) for cell in self.cells)
+        return any(any(map(str.isalpha, cell)) and not is_number(cell.strip()) for cell in self.cells)
 
 
 def _head_of(file: AnyFile, kind: str) -> _Head:
@@ -390,7 +390,7 @@ def _csv_schema(first: AnyFile, kind: str, form: Any) -> Any:
     return schema
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     """Return whether the text of a cell is a number, such as 1e-5 or nan."""
     try:
         float(cell)

@@ -245,12 +245,6 @@ def test_files_of_no_known_format_are_refused_with_what_is_known(tmp_path, refus
     refuses(ValueError, dp.datasets.open, tmp_path)
 
 
-def write_matrix(path):
-    pytest.importorskip("scipy.io").mmwrite(
-        path, pytest.importorskip("scipy.sparse").coo_matrix((WEIGHTS, EDGES), (5, 5))
-    )
-
-
 def write_networkx(path):
     networkx = pytest.importorskip("networkx")
     graph = networkx.MultiDiGraph(
@@ -264,21 +258,14 @@ def write_table(path):
     pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"src": EDGES[0], "dst": EDGES[1]}), path)
 
 
-def write_jodie(path):
-    rows = [f"{u},{v},{time}.0,0,-0.1,0.5,0.25\n" for time, (u, v) in enumerate(EDGES.T)]
-    path.write_text("user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n" + "".join(rows))
-
-
 EDGES, WEIGHTS = np.array([[0, 1, 2, 3, 3], [1, 2, 0, 0, 4]]), np.arange(1.0, 6)
 OTHERS = {
-    "a b.mtx": write_matrix,
     "a.graphml": write_networkx,
     "a.gexf": write_networkx,
     "a.gml": write_networkx,
     "a b.parquet": write_table,
     "a.tsv": lambda path: np.savetxt(path, EDGES.T, "%d", "\t"),
     "a.npy": lambda path: np.save(path, EDGES),
-    "wikipedia.csv": write_jodie,
     "wide.csv": lambda path: np.savetxt(path, np.r_[EDGES, EDGES, EDGES].T, "%d", ","),
     "wide.txt": lambda path: np.savetxt(path, np.r_[EDGES, EDGES, EDGES].T, "%d", header="u v a b c d", comments=""),
 }
@@ -308,13 +295,7 @@ def test_the_error_of_another_file_has_the_line_that_reads_it(tmp_path, name):
         else:
             graph = eval(line, names)
     edges = [*map(tuple, EDGES.T.tolist())]
-    if isinstance(graph, dp.HeteroCSCGraph):
-        of = ("user", "to", "item")
-        relation, num_users = graph.relation(of), 4
-        assert graph.num_nodes == {"user": num_users, "item": 5}
-        assert sorted(relation.edge_attributes["time"].tolist()) == [0, 1, 2, 3, 4]
-    else:
-        relation = graph.relation(None)
+    relation = graph.relation(None)
     destinations = np.repeat(np.arange(5), np.diff(relation.indptr.numpy()))
     assert sorted(zip(relation.indices.tolist(), destinations.tolist(), strict=True)) == sorted(edges)
 
@@ -409,7 +390,8 @@ def test_a_hetero_data_of_pyg_has_a_line_a_type():
         "nodes author                   4      -           -     -\n"
         "nodes paper                    6      3           1     2  x float32 [6, 2]\n"
         "edges author:writes:paper      2      -           -     -  edge_attr float32 [2]\n"
-        "edges paper:cites:paper        6      -           -     -"
+        "edges paper:cites:paper        6      -           -     -\n"
+        "training items of each class: 0 2, 1 1"
     )
 
 

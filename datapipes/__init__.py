@@ -33,7 +33,7 @@ from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.csc_graph import CSCGraph
 from datapipes.graph.hetero_csc_graph import HeteroCSCGraph
-from datapipes.graph.link_split import LinkSplit, random_link_split
+from datapipes.graph.link_split import LinkSplit, random_link_split, time_link_split
 from datapipes.loader.data_loader import DataLoader
 from datapipes.loader.from_node import FromNode
 from datapipes.loader.prefetcher import Prefetcher
@@ -109,6 +109,7 @@ __all__ = [
     "random_link_split",
     "register_stage",
     "stages",
+    "time_link_split",
 ]
 
 expect_stages(

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from datapipes.compat.other_names import missing_public_name
 from datapipes.datasets.dataset import Dataset, Task
+from datapipes.datasets.from_frames import from_networkx, from_pandas
 from datapipes.datasets.from_tables import from_tables
 from datapipes.datasets.ondisk import BuiltinDataset, OnDiskDataset
 from datapipes.datasets.opening import debian_packages, open
@@ -40,6 +41,8 @@ __all__ = [
     "TFRecordLoadError",
     "Task",
     "debian_packages",
+    "from_networkx",
+    "from_pandas",
     "from_tables",
     "load_torch_tensors_from_tf_record",
     "open",

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
 from datapipes.datasets.dataset import Dataset
+from datapipes.datasets.from_frames import from_pandas
 from datapipes.datasets.from_tables import from_tables
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError, checked_ids, content_of
@@ -49,16 +50,14 @@ def edges_by_columns(path: Path, columns: Mapping[str, str]) -> Dataset:
             f"datasets.open: columns must name 'src' and 'dst', and may name {[*ROLES[2:]]}, got {shown([*columns])}. "
             "Pass {'src': 'from', 'dst': 'to'}, for example."
         )
-    name = path.name.removesuffix(suffix_of(path.name))
-    return from_tables(
-        {name: path},
-        links={name: {columns["src"]: "node", columns["dst"]: "node"}},
-        edges=[name],
-        times={name: columns["time"]} if "time" in columns else None,
-        labels={name: columns["rating"]} if "rating" in columns else None,
-        features={name: [columns["weight"]] if "weight" in columns else []},
-        types=False,
-        name=name,
+    return from_pandas(
+        path,
+        source=columns["src"],
+        target=columns["dst"],
+        time=columns.get("time"),
+        label=columns.get("rating"),
+        features={"edges": [columns["weight"]] if "weight" in columns else []},
+        name=path.name.removesuffix(suffix_of(path.name)),
     )
 
 
@@ -95,12 +94,10 @@ def read_gephi(path: Path) -> Dataset:
             is_loop = compute.equal(others[source], others[target])
             others = others.filter(compute.invert(is_loop)).select(tables["edges"].column_names)
             tables["edges"] = pyarrow.concat_tables([tables["edges"], others])
-    links, keys = {source: "nodes", target: "nodes"}, {}
-    if "nodes" in files:
-        keys = {"nodes": next(name for name in tables["nodes"].column_names if name.lower() == "id")}
     drop = [names[name] for name in ("id", "type") if name in names]
-    tables["edges"] = tables["edges"].drop_columns(drop)
-    return from_tables(tables, keys=keys, links={"edges": links}, edges=["edges"], types=False, name=path.stem)
+    key = next((name for name in tables["nodes"].column_names if name.lower() == "id"), "") if "nodes" in files else ""
+    edges = tables["edges"].drop_columns(drop)
+    return from_pandas(edges, tables.get("nodes"), source=source, target=target, key=key, name=path.stem)
 
 
 # --- graph databases

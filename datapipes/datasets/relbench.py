@@ -166,6 +166,7 @@ class _Items:
     def __init__(self, title: str, path: Path, spec: _TaskSpec, plan: Plan, reading: Reading) -> None:
         self._title, self._spec, self._plan, self._reading = title, spec, plan, reading
         self._table = TableFiles(title, path)
+        self._called = f"{title}.parquet"
 
     def labels(self) -> dict[str, Any]:
         """Return {"seeds": ..., "labels": ..., "timestamps": ...} of a task on the rows of one table."""
@@ -173,7 +174,7 @@ class _Items:
         seeds = self._nodes(str(spec.entity_table), self._column(str(spec.entity_col)))
         fields = {"seeds": seeds}
         if spec.target_col in self._table.names:
-            with cell_errors(self._title, [str(spec.target_col)], np.arange(len(seeds))):
+            with cell_errors(self._called, [str(spec.target_col)], np.arange(len(seeds))):
                 values, missing = numbers_of(self._column(str(spec.target_col)))
             if missing.any():
                 row = int(missing.argmax()) + 1
@@ -205,7 +206,7 @@ class _Items:
 
     def _fields(self, fields: dict[str, Any], kept: NDArray[Any]) -> dict[str, Any]:
         if self._spec.time_col is not None:
-            with cell_errors(self._title, [self._spec.time_col], np.arange(len(kept))):
+            with cell_errors(self._called, [self._spec.time_col], np.arange(len(kept))):
                 fields["timestamps"], _ = times_of(self._column(self._spec.time_col), self._plan.time_unit)
         self._plan.note(self._title, "seeds", "rows whose seeds are not in the graph", int((~kept).sum()))
         return {
@@ -216,7 +217,7 @@ class _Items:
     def _nodes(self, table: str, column: Any) -> NDArray[Any]:
         """Return the nodes of a table with these keys, -1 for none. In a table without keys the row is the node."""
         if table in self._reading.ids:
-            with cell_errors(self._title, [table], np.arange(len(column))):
+            with cell_errors(self._called, [table], np.arange(len(column))):
                 nodes: NDArray[Any] = self._reading.ids[table].number([column], add=False)[0]
                 return nodes
         rows = np.array(column.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)

@@ -8,6 +8,7 @@ from typing import Any
 from datapipes.base.checks import check_bool, check_choice, shown
 from datapipes.base.types import EdgeType, check_edge_type, check_node_type
 from datapipes.ingest.columns import KINDS, UNITS, Kind, kind_of
+from datapipes.ingest.table_files import TableFiles
 from datapipes.ingest.tables import Tables
 
 WHERE = "datasets.from_tables"
@@ -101,7 +102,12 @@ class Plan:
 
     def title(self, table: str, column: str) -> str:
         """Return how an error about a column begins."""
-        return f"{WHERE}: the column {column!r} of the table {table!r}"
+        return f"{WHERE}: the column {column!r} of {self.called(table)}"
+
+    def called(self, table: str) -> str:
+        """Return the name of a table for errors, with its file if it has one."""
+        content = self.tables.get(table)
+        return f"the table {table!r}" + (f" ({content.path})" if isinstance(content, TableFiles) else "")
 
     def _columns(self, argument: str, value: Any, stated: Mapping[str, str] | None = None) -> dict[str, str]:
         checked = {**(stated or {}), **self._by_table(argument, value)}
@@ -197,6 +203,6 @@ class Plan:
     def _check_column(self, argument: str, table: str, column: Any) -> None:
         if column not in self.tables[table].names:
             raise ValueError(
-                f"{WHERE}: {argument} names the column {shown(column)} of the table {table!r}, which has "
+                f"{WHERE}: {argument} names the column {shown(column)} of {self.called(table)}, which has "
                 f"{shown(self.tables[table].names)}. Name one of these."
             )

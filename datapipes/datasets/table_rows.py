@@ -78,15 +78,16 @@ class Reading:
         return counts | {table: rows.count for table, rows in self.rows.items() if table not in self._plan.edges}
 
     def _number_keys(self, table: str) -> None:
-        key, ids = self._plan.keys[table], self.ids.setdefault(table, Ids())
+        plan = self._plan
+        key, ids = plan.keys[table], self.ids.setdefault(table, Ids())
         for numbers_of_rows, cells in self._batches(table, [key]):
             new = np.arange(ids.count, ids.count + len(numbers_of_rows))
-            with cell_errors(table, [key], numbers_of_rows):
+            with cell_errors(plan.called(table), [key], numbers_of_rows):
                 is_again = ids.number([cells[key]], add=True)[0] != new
             if is_again.any():
                 place = int(is_again.argmax())
                 raise ValueError(
-                    f"{WHERE}: row {numbers_of_rows[place] + 1} of the table {table!r} has the key "
+                    f"{WHERE}: row {numbers_of_rows[place] + 1} of {plan.called(table)} has the key "
                     f"{shown(cells[key][place].as_py())} of an earlier row; each value of {key!r} must occur once. "
                     "Remove one of the rows, or name another column in keys."
                 )
@@ -107,7 +108,7 @@ class Reading:
                 lacking[name] += cells[name].null_count
                 places, cells = _kept(places, cells, _valid(cells[name]))
             if plan.until is not None and table in plan.times:
-                with cell_errors(table, [plan.times[table]], places):
+                with cell_errors(plan.called(table), [plan.times[table]], places):
                     is_early = is_until(cells[plan.times[table]], plan.until, plan.time_unit)
                 late += int((~is_early).sum())
                 places, cells = _kept(places, cells, is_early)
@@ -137,7 +138,7 @@ class Reading:
             of_rows = ((plan.times, rows.times), (plan.labels, rows.labels), (plan.split, rows.split))
             collected = [*rows.columns.items(), *((names[table], column) for names, column in of_rows if column)]
             for name, column in collected:
-                with cell_errors(table, [name], places):
+                with cell_errors(plan.called(table), [name], places):
                     column.add(cells[name])
             rows.count += len(places)
         for link, (no_value, no_row) in counts.items():
@@ -159,13 +160,13 @@ class Reading:
             has_value = _valid(cells[link])
             no_row = np.zeros(len(places), bool)
             if target in plan.tables:
-                with cell_errors(table, [link], places):
+                with cell_errors(plan.called(table), [link], places):
                     ends[link] = self.ids[target].number([cells[link]], add=False)[0]
                 no_row = has_value & (ends[link] < 0)
                 if no_row.any() and plan.refuses:
                     place = int(no_row.argmax())
                     raise ValueError(
-                        f"{WHERE}: row {places[place] + 1} of the column {link!r} of the table {table!r} has "
+                        f"{WHERE}: row {places[place] + 1} of the column {link!r} of {plan.called(table)} has "
                         f"{shown(cells[link][place].as_py())}, which no row of {target!r} has as its key. Correct it, "
                         "or pass dangling='drop'."
                     )
@@ -176,7 +177,7 @@ class Reading:
         for target in dict.fromkeys(target for target in links.values() if target not in plan.tables):
             same = [link for link in links if links[link] == target]
             used_places, used = _kept(places, {link: cells[link] for link in same}, usable)
-            with cell_errors(table, same, used_places):
+            with cell_errors(plan.called(table), same, used_places):
                 numbers = self.ids[target].number([*used.values()], add=True)
             for link, of_link in zip(same, numbers, strict=True):
                 ends[link] = np.full(len(places), -1)
@@ -206,9 +207,12 @@ def _without_empty(cells: Any) -> Any:
 
 
 @contextlib.contextmanager
-def cell_errors(table: str, columns: Sequence[str], places: NDArray[Any]) -> Iterator[None]:
-    """In a with statement, let an error about a cell name its table, column and row, which counts from 1."""
-    subject = f"the column {' or '.join(map(repr, columns))} of the table {table!r}"
+def cell_errors(called: str, columns: Sequence[str], places: NDArray[Any]) -> Iterator[None]:
+    """In a with statement, let an error about a cell name its table, column and row, which counts from 1.
+
+    `called` is the name of the table for errors.
+    """
+    subject = f"the column {' or '.join(map(repr, columns))} of {called}"
     try:
         yield
     except WrongCell as error:

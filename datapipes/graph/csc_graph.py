@@ -18,6 +18,7 @@ from torch import Tensor
 
 from datapipes.base.checks import check_int, dtype_name
 from datapipes.graph import convert
+from datapipes.graph import from_networkx as networkx_graphs
 from datapipes.graph.arrays import ByType, GraphArrays
 from datapipes.graph.checks import MAX_NODES, check_attributes, check_csc, check_edge_ids
 from datapipes.graph.local_graph import LocalGraph
@@ -183,7 +184,7 @@ class CSCGraph(LocalGraph):
             node_attributes, edge_attributes: a list of names of numeric attributes to copy; every node (edge) must have
                 them.
         """
-        return cls._of(convert.from_networkx(graph, node_attributes, edge_attributes))
+        return cls._of(networkx_graphs.from_networkx(graph, node_attributes, edge_attributes))
 
     @classmethod
     def from_pyg(cls, data: torch_geometric.data.Data) -> CSCGraph:

@@ -17,6 +17,7 @@ from torch import Tensor
 from datapipes.base.checks import dtype_name
 from datapipes.base.types import EdgeType, by_edge_type, known_node_type
 from datapipes.graph import convert
+from datapipes.graph import from_networkx as networkx_graphs
 from datapipes.graph.arrays import ByType, GraphArrays, TypedRelation
 from datapipes.graph.checks import (
     check_attributes,
@@ -188,6 +189,18 @@ class HeteroCSCGraph(LocalGraph):
         return cls._of(convert.hetero_from_edge_index(edge_index, num_nodes, node_attributes, edge_attributes))
 
     @classmethod
+    def from_scipy(cls, matrices: ByEdgeType) -> HeteroCSCGraph:
+        """Return the graph of {edge type: sparse matrix}, which need not be square.
+
+        An entry at (u, v) of the matrix of (src, rel, dst) is an edge from node u of src to node v of dst; its value is
+        the edge attribute "weight".
+
+        Raises:
+            ValueError: A value is no sparse matrix, or two matrices have different numbers of nodes of one type.
+        """
+        return cls._of(convert.hetero_from_scipy(matrices))
+
+    @classmethod
     def from_networkx(
         cls,
         graph: networkx.Graph,
@@ -210,7 +223,9 @@ class HeteroCSCGraph(LocalGraph):
             edge_attributes: {edge type: names of numeric attributes to copy}; every edge of the type must have them.
         """
         return cls._of(
-            convert.hetero_from_networkx(graph, node_type, edge_type, node_attributes or {}, edge_attributes or {})
+            networkx_graphs.hetero_from_networkx(
+                graph, node_type, edge_type, node_attributes or {}, edge_attributes or {}
+            )
         )
 
     @classmethod

@@ -1,4 +1,4 @@
-"""random_link_split: split the edges of a graph into training, validation and test links; make the graph to sample."""
+"""Split the edges of a graph, at random or by time, into links for training, validation and test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_int, shown
+from datapipes.base.checks import check_int, dtype_name, shown
 from datapipes.base.rng import RngKey, check_seed
 from datapipes.base.types import ends_of, listed_edge_types, of_type, type_text
 from datapipes.graph.edits import with_edges_kept
@@ -20,15 +20,16 @@ from datapipes.graph.local_graph import LocalGraph
 from datapipes.graph.reverses import checked_mapping
 from datapipes.seeds import HeteroItemSet, ItemSet
 
-__all__ = ["LinkSplit", "random_link_split"]
+__all__ = ["LinkSplit", "random_link_split", "time_link_split"]
 
-_SPLIT = "random_link_split"
+_SPLIT, _BY_TIME = "random_link_split", "time_link_split"
 
 
 class LinkSplit(NamedTuple):
-    """The result of `random_link_split`: three item sets of links, and the graph to sample.
+    """The result of `random_link_split` or `time_link_split`: three item sets of links, and the graph to sample.
 
-    An item is an edge: (source, destination), and the edge id, which minibatches have as `extra["edge_ids"]`.
+    An item is an edge: (source, destination), and the edge id, which minibatches have as `extra["edge_ids"]`; with
+    `label_attr` also its label, and in a split by time its time.
 
     Attributes:
         train_set, validation_set, test_set: ItemSet, with types HeteroItemSet; None: the split has no links.
@@ -51,6 +52,7 @@ def random_link_split(
     reverse_etypes_mapping: Mapping[Any, Any] | None = None,
     supervision: float = 1.0,
     edge_types: Iterable[Any] | None = None,
+    label_attr: str | None = None,
 ) -> LinkSplit:
     """Split the edges of a graph at random into training, validation and test links; also return the graph to sample.
 
@@ -72,15 +74,12 @@ def random_link_split(
             the graph, so put exclude_seed_edges behind the sampler.
         edge_types: for a graph with types, the edge types to split; the others stay whole. None splits all types except
             those that the mapping names as reverses.
+        label_attr: the edge attribute with the label of each edge, such as a rating; None: no labels.
     Raises:
         TypeError, ValueError: An argument is not allowed, nothing is left for training, an edge lacks its reverse, or
             reverses are not named.
     """
-    if not isinstance(graph, LocalGraph):
-        raise TypeError(
-            f"{_SPLIT}: graph must be a CSCGraph or HeteroCSCGraph, got {type(graph).__name__}. Split the whole graph, "
-            "then partition the graph that the split returns."
-        )
+    _check_graph(_SPLIT, graph)
     key = RngKey(check_seed(_SPLIT, seed), 0, 0, 0)
     if not isinstance(supervision, numbers.Real) or isinstance(supervision, bool) or not 0 < supervision <= 1:
         raise ValueError(f"{_SPLIT}: supervision must be a share in (0, 1], got {shown(supervision)}. Pass 1.0.")
@@ -126,18 +125,124 @@ def random_link_split(
         num_train = count - sum(sizes)
         if supervision < 1:
             split[order[sum(sizes) + max(int(supervision * num_train), 1) :]] = 3
-        of_edges = split[link_of]
-        pairs, ids = items_of(_SPLIT, graph.relation(edge_type), None, None)
-        for number, items in enumerate(sets):
-            chosen_edges = of_edges == number
-            if bool(chosen_edges.any()):
-                items[edge_type] = ItemSet((pairs[chosen_edges], ids[chosen_edges]), names=LINK_FIELDS)
+        attributes = {} if label_attr is None else {"labels": label_attr}
+        _add_items(_SPLIT, sets, graph, edge_type, split[link_of], attributes)
         stays = split == 3 if supervision < 1 else split == 0
         kept[edge_type] = stays[link_of]
         if edge_type in partners:
             kept[partners[edge_type]] = stays[followers]
+    return _split_of(sets, graph, kept)
+
+
+def time_link_split(
+    graph: LocalGraph,
+    validation: float,
+    test: float,
+    *,
+    edge_time_attr: str,
+    reverse_etypes_mapping: Mapping[Any, Any] | None = None,
+    edge_types: Iterable[Any] | None = None,
+    label_attr: str | None = None,
+) -> LinkSplit:
+    """Split the edges of a graph by time: the earliest train, then come validation and test.
+
+    Edges of equal time are in one part: a cut that falls among them moves behind them. Items have the times of their
+    edges as `timestamps`. The graph to sample has the edges up to the last time of training; over the whole graph, a
+    sampler by time hides from each seed what is later, too. Time O(E log E).
+
+    Args:
+        graph, label_attr: as for random_link_split.
+        validation, test: the share of the edges, in [0, 1), that validate and test. Two edges of one link are split
+            apart if their times are.
+        edge_time_attr: the edge attribute with the times, int64.
+        reverse_etypes_mapping: {edge type: the type of its reverses}; reverses are no items.
+        edge_types: the edge types to split; None: all that have this attribute, except reverses. All are cut at the
+            same times. Other types stay whole, unless they are reverses.
+    Raises:
+        TypeError, ValueError: An argument is not allowed, an edge type has no such times, or nothing is left to train.
+    """
+    _check_graph(_BY_TIME, graph)
+    backs: dict[Any, Any] = checked_mapping(_BY_TIME, reverse_etypes_mapping, graph.edge_types) or {}
+    for name, share in (("validation", validation), ("test", test)):
+        if not isinstance(share, (float, np.floating)) or not 0 <= share < 1:
+            raise ValueError(f"{_BY_TIME}: {name} must be a share in [0, 1), got {shown(share)}. Pass 0.15.")
+    timed = [one for one in graph.edge_types if edge_time_attr in graph.relation(one).edge_attributes]
+    chosen = [one for one in timed if one not in {back for one, back in backs.items() if back != one}]
+    if edge_types is not None:
+        chosen = sorted(listed_edge_types(_BY_TIME, edge_types, graph.edge_types))
+    times = {one: _times(graph, one, edge_time_attr) for one in chosen}
+    every = np.sort(torch.cat([*times.values()]).numpy()) if times else np.empty(0, np.int64)
+    if len(every) == 0 or validation + test >= 1:
+        raise ValueError(
+            f"{_BY_TIME}: found {len(every)} edges with the attribute {edge_time_attr!r}, of which {validation} and "
+            f"{test} are to validate and test; at least 1 must be left for training. Lower the shares, or name another."
+        )
+    cuts = [every[max(round(share * len(every)), 1) - 1] for share in (1 - validation - test, 1 - test)]
+    kept: dict[Any, Tensor] = {}
+    sets: list[dict[Any, ItemSet]] = [{}, {}, {}]
+    attributes = {"timestamps": edge_time_attr} | ({} if label_attr is None else {"labels": label_attr})
+    for edge_type in chosen:
+        parts = torch.from_numpy(np.searchsorted(cuts, times[edge_type].numpy(), side="left"))
+        _add_items(_BY_TIME, sets, graph, edge_type, parts, attributes)
+        back = backs.get(edge_type)
+        for one in [edge_type] if back is None else [edge_type, back]:
+            kept[one] = _times(graph, one, edge_time_attr) <= int(cuts[0])
+    return _split_of(sets, graph, kept)
+
+
+def _check_graph(where: str, graph: Any) -> None:
+    if not isinstance(graph, LocalGraph):
+        raise TypeError(
+            f"{where}: graph must be a CSCGraph or HeteroCSCGraph, got {type(graph).__name__}. Split the whole graph, "
+            "then partition the graph that the split returns."
+        )
+
+
+def _times(graph: LocalGraph, edge_type: Any, name: str) -> Tensor:
+    return _attribute(_BY_TIME, graph, edge_type, name, "edge_time_attr", torch.int64)
+
+
+def _attribute(
+    where: str, graph: LocalGraph, edge_type: Any, name: Any, argument: str, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return the edge attribute `name`; raise ValueError if there is none, or if it is not of `dtype` [num_edges]."""
+    attributes = graph.relation(edge_type).edge_attributes
+    rows: Tensor | None = attributes.get(name)
+    if rows is None or (dtype is not None and (rows.dtype != dtype or rows.ndim != 1)):
+        found = "" if rows is None else f", {dtype_name(rows.dtype)} {[*rows.shape]}"
+        raise ValueError(
+            f"{where}: {argument} is {shown(name)}{found}; the edges{of_type(edge_type)} have the attributes "
+            f"{shown(sorted(attributes))}{'' if dtype is None else ', and times are int64 [num_edges]'}. Name one."
+        )
+    return rows
+
+
+def _add_items(
+    where: str,
+    sets: list[dict[Any, ItemSet]],
+    graph: LocalGraph,
+    edge_type: Any,
+    parts: Tensor,
+    attributes: Mapping[str, str],
+) -> None:
+    """Add the edges of a type to the item sets; `parts` [num_edges] has the number of a set, or another number.
+
+    Args:
+        attributes: {field of the items: edge attribute}.
+    """
+    pairs, ids = items_of(where, graph.relation(edge_type), None, None)
+    fields = {"labels": "label_attr", "timestamps": "edge_time_attr"}
+    values = [_attribute(where, graph, edge_type, name, fields[field]) for field, name in attributes.items()]
+    for number, items in enumerate(sets):
+        mask = parts == number
+        if bool(mask.any()):
+            rows = (pairs[mask], ids[mask], *(value[mask] for value in values))
+            items[edge_type] = ItemSet(rows, names=(*LINK_FIELDS, *attributes))
+
+
+def _split_of(sets: list[dict[Any, ItemSet]], graph: LocalGraph, kept: Mapping[Any, Tensor]) -> LinkSplit:
     whole: list[Any] = [None if not items else items[None] if None in items else HeteroItemSet(items) for items in sets]
-    return LinkSplit(*whole, graph._of(with_edges_kept(graph._arrays(), kept)))
+    return LinkSplit(whole[0], whole[1], whole[2], graph._of(with_edges_kept(graph._arrays(), kept)))
 
 
 def _numbers(graph: LocalGraph, edge_type: Any, *, turn: bool) -> Tensor:

@@ -60,6 +60,7 @@ class TableFiles:
         path: a file, or a folder of files. If `files` are given, `path` is only their name in errors.
         kind: the suffix of `files`, one of TABLES.
     Attributes:
+        path: the file or folder.
         names: the names of the columns.
         has_names: whether the files name the columns; otherwise the names are "f0", "f1" ...
     Raises:
@@ -68,7 +69,7 @@ class TableFiles:
     """
 
     def __init__(self, where: str, path: Path | str, files: Sequence[AnyFile] | None = None, kind: str = "") -> None:
-        self._where, self._path = where, path
+        self._where, self.path = where, path
         if files is None:
             files = parts_of(Path(path))
             kind = suffix_of(files[0].name)
@@ -91,7 +92,7 @@ class TableFiles:
             return ends
         if len(self.names) < 2 or (len(self.names) > 2 and self.has_names):
             raise ValueError(
-                f"{self._where}: {self._path} has the columns {shown(self.names)}; {ends[0]} and {ends[1]} are needed, "
+                f"{self._where}: {self.path} has the columns {shown(self.names)}; {ends[0]} and {ends[1]} are needed, "
                 "or two columns. Rename two of them, or leave the others out."
             )
         return self.names[0], self.names[1]
@@ -125,7 +126,7 @@ class TableFiles:
         wrong = np.flatnonzero(ids[order] != every)
         if len(wrong) > 0:
             raise ValueError(
-                f"the column {name!r} of {self._path} must have each id from 0 to {len(ids) - 1} once, in any "
+                f"the column {name!r} of {self.path} must have each id from 0 to {len(ids) - 1} once, in any "
                 f"order; sorted, it has {ids[order][wrong[0]]} where {wrong[0]} must be. Number the rows anew, or "
                 "rename the column if it holds something else."
             )
@@ -167,7 +168,7 @@ class TableFiles:
     def content(self) -> Any:
         """All columns as a pyarrow table in memory. To read one column of a CSV file is to read all of them."""
         num_bytes = 2 * self.num_rows * 8 * len(self.names)  # of the table, and of the tensors made of its columns
-        check_memory(self._where, str(self._path), num_bytes, "Store the columns as .npy.")
+        check_memory(self._where, str(self.path), num_bytes, "Store the columns as .npy.")
         with self._told():
             return self._data.to_table()
 
@@ -202,7 +203,7 @@ class TableFiles:
         try:
             yield
         except MemoryError as error:
-            text = f"{self._where}: {self._path} needs more memory than is left ({text_of(error)})"
+            text = f"{self._where}: {self.path} needs more memory than is left ({text_of(error)})"
             raise MemoryError(f"{text}. Check that it is whole; a damaged file may name any size.") from error
         except (*_OF_CONTENT, OSError) as error:
             if isinstance(error, OSError) and (error.errno or type(error) not in (OSError, gzip.BadGzipFile)):
@@ -211,7 +212,7 @@ class TableFiles:
                 raise OSError(
                     error.errno or errno.EIO,
                     f"{self._where}: the table cannot be read ({error.strerror or text_of(error)}). Check it",
-                    error.filename or str(self._path),
+                    error.filename or str(self.path),
                 ) from error
             raise ValueError(f"{self._where}: {self._why(error)}") from error
 
@@ -226,8 +227,8 @@ class TableFiles:
             return text_of(error)
         text = one_line(text_of(error)).rstrip(".")
         if "conversion error" in text or isinstance(error, TypeError):  # types come from the first rows
-            return f"{self._path} has columns whose values differ in type: {text}. Write all values of a column alike."
-        return f"{self._path} is no whole table: {text}. Write or copy it again."
+            return f"{self.path} has columns whose values differ in type: {text}. Write all values of a column alike."
+        return f"{self.path} is no whole table: {text}. Write or copy it again."
 
 
 class _Opener:

@@ -199,7 +199,8 @@ def test_what_build_chain_refuses_of_a_hostile_description(refuses):
 VALUES = json.loads("""[
     null, true, 0, -1, 3, 9223372036854775808, -1e300, Infinity, NaN, "", "x", "paper", [], {}, [[]], [0, 0], [1, 2, 3],
     {"tuple": []}, {"dict": []}, {"graph": null}, {"features": [null, []]}, {"item_set": [5, ["seeds"]]},
-    {"item_set": [{"tuple": [2, {"lists": [0, 1, 2]}]}, ["seeds", "more"]]}, {"item_set": [0, ["seeds"]]}, {"item_set": [{"tuple": []}, []]}, {"item_sets": null},
+    {"item_set": [{"tuple": [2, {"lists": [0, 1, 2]}]}, ["seeds", "more"]]}, {"item_set": [0, ["seeds"]]},
+    {"item_set": [{"tuple": []}, []]}, {"item_sets": null},
     {"item_sets": {"dict": [["paper", {"item_set": [5, ["seeds"]]}]]}},
     {"dict": [[{"tuple": ["author", "writes", "paper"]}, 2]]}
 ]""")

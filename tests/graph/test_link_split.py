@@ -196,3 +196,70 @@ def test_what_a_link_split_refuses(refuses):
 
 
 GOLDEN = [71, 26, 166, 199, 192, 186, 65, 127, 91, 198, 180, 33, 90, 41, 60, 106, 46, 16, 130, 99]
+
+
+# --- labels, and splits by time
+
+
+def timed(num_edges=400, seed=0):
+    drawn = torch.Generator().manual_seed(seed)
+    ends = torch.randint(0, 30, (2, num_edges), generator=drawn)
+    times = torch.randint(0, 50, (num_edges,), generator=drawn)
+    return dp.CSCGraph.from_edge_index(ends, 30, edge_attributes={"time": times, "rating": times.float() / 2})
+
+
+def test_items_have_the_labels_of_their_edges():
+    graph = timed()
+    ratings = graph.edge_attributes["rating"][graph.edge_ids.argsort()]
+    split = dp.random_link_split(graph, 0.1, 0.2, seed=0, label_attr="rating")
+    for items in split[:3]:
+        rows = items.take(torch.arange(len(items)))
+        assert torch.equal(rows["labels"], ratings[rows["edge_ids"]])
+    plain = dp.random_link_split(graph, 0.1, 0.2, seed=0)
+    assert torch.equal(plain.test_set[:][0], split.test_set[:][0])
+
+
+def test_a_split_by_time_cuts_between_times():
+    graph = timed()
+    split = dp.time_link_split(graph, 0.2, 0.1, edge_time_attr="time", label_attr="rating")
+    rows = [items.take(torch.arange(len(items))) for items in split[:3]]
+    order = graph.edge_ids.argsort()
+    times = graph.edge_attributes["time"][order]
+    for part in rows:
+        assert torch.equal(part["timestamps"], times[part["edge_ids"]])
+        assert torch.equal(part["labels"], times[part["edge_ids"]] / 2)
+    assert sorted(torch.cat([part["edge_ids"] for part in rows]).tolist()) == list(range(400))
+    ends = [(int(part["timestamps"].min()), int(part["timestamps"].max())) for part in rows]
+    assert ends[0][1] < ends[1][0] <= ends[1][1] < ends[2][0]
+    assert 0.7 * 400 <= len(split.train_set) < 0.7 * 400 + 30
+    assert int(split.graph.edge_attributes["time"].max()) == ends[0][1]
+    assert split.graph.num_edges == len(split.train_set)
+
+
+def test_a_split_by_time_of_types():
+    ends, times = torch.tensor([[0, 1, 2], [1, 0, 0]]), torch.tensor([1, 2, 3])
+    one, back, other = ("a", "to", "b"), ("b", "from", "a"), ("a", "of", "a")
+    graph = dp.HeteroCSCGraph.from_edge_index(
+        {one: ends, back: ends.flip(0), other: ends},
+        {"a": 3, "b": 2},
+        edge_attributes={one: {"time": times}, back: {"time": times}},
+    )
+    split = dp.time_link_split(graph, 0.0, 0.34, edge_time_attr="time", reverse_etypes_mapping={one: back})
+    assert split.train_set.types == (one,)
+    assert split.train_set.item_sets[one].take(torch.arange(2))["timestamps"].sort().values.tolist() == [1, 2]
+    assert (len(split.test_set), split.validation_set) == (1, None)
+    assert [split.graph.num_edges_of(kind) for kind in (one, back, other)] == [2, 2, 3]
+
+
+def test_what_a_split_by_time_refuses(refuses):
+    graph = timed()
+    for wrong, split_of, validation, arguments in (
+        (TypeError, 3, 0.1, {}),
+        (ValueError, graph, 2, {}),
+        (ValueError, graph, 0.95, {}),
+        (ValueError, graph, 0.1, {"edge_time_attr": "when"}),
+        (ValueError, graph, 0.1, {"edge_time_attr": "rating"}),
+        (ValueError, graph, 0.1, {"label_attr": "stars"}),
+    ):
+        refuses(wrong, dp.time_link_split, split_of, validation, 0.1, **{"edge_time_attr": "time", **arguments})
+    refuses(ValueError, dp.random_link_split, graph, 0.1, 0.1, seed=0, label_attr="stars")

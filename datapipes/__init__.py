@@ -23,6 +23,7 @@ from datapipes.channel.mp_channel import MpChannel
 from datapipes.channel.shm_channel import ShmChannel
 from datapipes.compat.other_names import missing_public_name
 from datapipes.device.copy_to import CopyTo
+from datapipes.features.age_adder import AgeAdder
 from datapipes.features.cached_feature import CPUCachedFeature, count_accesses
 from datapipes.features.disk_feature import DiskFeature
 from datapipes.features.feature import Feature
@@ -59,6 +60,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "STREAM_VERSION",
+    "AgeAdder",
     "Block",
     "CPUCachedFeature",
     "CSCGraph",

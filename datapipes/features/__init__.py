@@ -1,5 +1,6 @@
 """Features of nodes and edges, the store that holds them and the stage that fetches them."""
 
+from datapipes.features.age_adder import AgeAdder
 from datapipes.features.cached_feature import CPUCachedFeature, count_accesses
 from datapipes.features.disk_feature import DiskFeature
 from datapipes.features.feature import Feature
@@ -10,6 +11,7 @@ from datapipes.features.sparse_feature import SparseFeature
 from datapipes.features.tensor_feature import TensorFeature
 
 __all__ = [
+    "AgeAdder",
     "CPUCachedFeature",
     "DiskFeature",
     "Feature",

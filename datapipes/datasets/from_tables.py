@@ -6,37 +6,26 @@ any source.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from datapipes.base.checks import shown
-from datapipes.base.errors import needed
+from datapipes.base.folder import new_folder
 from datapipes.base.progress import working
-from datapipes.datasets.by_name import SPLITS
-from datapipes.datasets.dataset import MASKS, Dataset, Task, graph_of_edges, one_set
-from datapipes.datasets.edge_lists import times_of_cuts
-from datapipes.datasets.raw import MAX_CLASSES
+from datapipes.datasets.dataset import MASKS, Dataset, Task
 from datapipes.datasets.relbench import RelBenchFolder, is_relbench
-from datapipes.datasets.table_plan import TIME, WHERE, Plan
-from datapipes.datasets.table_rows import Reading, Rows
-from datapipes.features import FeatureStore, TensorFeature
-from datapipes.graph.edits import with_edges_kept
-from datapipes.ingest.columns import Kind, statistics, times_of, vocabulary
-from datapipes.ingest.ids import Names, places_in
-from datapipes.ingest.pieces import Pieces, mapped
+from datapipes.datasets.table_content import Files, content_of, cuts_of, given_cuts, read_table_folder, write_content
+from datapipes.datasets.table_plan import WHERE, Plan
+from datapipes.datasets.table_rows import Reading
+from datapipes.ingest.columns import Kind
+from datapipes.ingest.pieces import Pieces
 from datapipes.ingest.tables import open_tables
-from datapipes.seeds import ItemSet
 
 __all__ = ["from_tables"]
-
-Cuts = tuple[int, int]  # the last time of training, and of validation
 
 
 def from_tables(
@@ -53,6 +42,7 @@ def from_tables(
     time_unit: str = "s",
     types: bool = True,
     task: str | None = None,
+    folder: str | Path | None = None,
     name: str = "tables",
 ) -> Dataset:
     """Return the Dataset of tables that refer to each other. Each row is a node, or an edge.
@@ -98,23 +88,27 @@ def from_tables(
         task: the name of a task in a folder of RelBench; None reads all its tasks, unless `labels` are given. Columns
             that the task must not see are left out, and rows after the folder's `test_timestamp`, except for a task
             that predicts a column of a table ("autocomplete").
+        folder: a new or empty folder to write the data set to, so that tables may be larger than memory: rows go
+            through memory in batches, and only ids stay there. The graph is mapped, features are read on demand.
+            `datasets.open(folder)` opens it again. None: all is in memory.
+        name: the name of the data set in messages.
     Raises:
         ValueError: A table, column or value is not as the arguments say. The text names table, column and row.
         TypeError: An argument has another form.
         ModuleNotFoundError: pyarrow is not installed; or duckdb, for a file of DuckDB.
     """
     path = Path(tables) if isinstance(tables, (str, os.PathLike)) else None
-    folder = RelBenchFolder(path, task) if path is not None and is_relbench(path) else None
-    if folder is None and task is not None:
+    relbench = RelBenchFolder(path, task) if path is not None and is_relbench(path) else None
+    if relbench is None and task is not None:
         raise ValueError(f"{WHERE}: task={shown(task)} is for a folder of RelBench. Leave it out.")
     with working("read tables"):
         plan = Plan(
-            open_tables(WHERE, tables) if folder is None else folder.opened,
+            open_tables(WHERE, tables) if relbench is None else relbench.opened,
             time_unit,
             dangling,
             types,
-            hidden=() if folder is None else folder.hidden,
-            until=None if folder is None else folder.until,
+            hidden=() if relbench is None else relbench.hidden,
+            until=None if relbench is None else relbench.until,
             keys=keys,
             links=links,
             edges=edges,
@@ -123,11 +117,20 @@ def from_tables(
             split=split if isinstance(split, Mapping) else None,
             features=features,
         )
-        reading = Reading(plan, Pieces)
-        if folder is None or plan.labels:
-            return _dataset(plan, reading, _cuts(plan, reading, split), name)
-        data = _dataset(plan, reading, _given_cuts(folder.cuts, time_unit), folder.name)
-        return _with_tasks(data, folder.tasks(plan, reading))
+        with contextlib.nullcontext() if folder is None else new_folder(WHERE, folder) as place:
+            new_pieces = Pieces if place is None else Files(place)
+            reading = Reading(plan, new_pieces)
+            if relbench is None or plan.labels:
+                content = content_of(plan, reading, cuts_of(plan, reading, split), new_pieces)
+            else:
+                name = relbench.name
+                content = content_of(plan, reading, given_cuts(relbench.cuts, time_unit), new_pieces)
+            if isinstance(new_pieces, Files):
+                write_content(new_pieces, name, content)
+    data = content.dataset(name) if folder is None else read_table_folder(Path(folder))
+    if relbench is None or plan.labels:
+        return data
+    return _with_tasks(data, relbench.tasks(plan, reading))
 
 
 def _with_tasks(data: Dataset, tasks: tuple[Task, ...]) -> Dataset:
@@ -140,193 +143,3 @@ def _with_tasks(data: Dataset, tasks: tuple[Task, ...]) -> Dataset:
     sets = {part: getattr(first, part) for part in MASKS}
     classes = tuple(map(str, range(num_classes)))
     return replace(data, **sets, num_classes=num_classes, class_names=classes, task=name, tasks=tasks)
-
-
-def _dataset(plan: Plan, reading: Reading, cuts: Cuts | None, name: str) -> Dataset:
-    edges: dict[Any, Any] = {}
-    attributes: dict[str, dict[Any, dict[str, Any]]] = {"node": {}, "edge": {}}
-    features: dict[Any, TensorFeature] = {}
-    types: list[Any]
-    metadata: dict[Any, dict[str, Any]] = {}
-    for table, rows in reading.rows.items():
-        for link, kinds in plan.edge_types(table).items():
-            src, dst = (pieces.whole() for pieces in rows.links[link])
-            edges.update(zip(kinds, (np.stack([src, dst]), np.stack([dst, src])), strict=False))
-        domain, types = "node", [plan.node_type(table)]
-        if table in plan.edges:
-            domain, types = "edge", [kind for kinds in plan.edge_types(table).values() for kind in kinds]
-        for column, (values, facts) in _features_of(plan, table, rows, cuts).items():
-            feature = TensorFeature(torch.from_numpy(values))
-            for kind in types:
-                features[domain, kind, column] = feature
-                if facts:
-                    metadata[domain, kind, column] = facts
-                if column == TIME or (domain == "edge" and values.ndim == 1):
-                    attributes[domain].setdefault(kind, {})[column] = values
-    num_nodes = {plan.node_type(kind): count for kind, count in reading.num_nodes().items()}
-    graph = graph_of_edges(edges, num_nodes, attributes["node"], attributes["edge"])
-    labels, classes = _labels(plan, reading)
-    sets: dict[str, dict[Any, ItemSet]] = {part: {} for part in MASKS}
-    for table in plan.labels or plan.edges:
-        kind, items = _items(plan, table, reading.rows[table], labels.get(table))
-        for part, mask in zip(MASKS, _parts(plan, table, reading.rows[table], cuts), strict=True):
-            if "labels" in items:
-                mask = mask & (items["labels"] >= 0 if classes else ~np.isnan(items["labels"]))
-            sets[part][kind] = ItemSet(tuple(torch.from_numpy(rows[mask]) for rows in items.values()), names=[*items])
-    if not (plan.labels or plan.edges):
-        none = torch.empty(0, dtype=torch.int64)
-        sets = {part: {node_type: ItemSet(none) for node_type in num_nodes} for part in MASKS}
-    return Dataset(
-        name=name,
-        graph=graph,
-        training_graph=graph if cuts is None or plan.labels else _edges_until(graph, cuts[0]),
-        features=FeatureStore(features),
-        train_set=one_set(sets["train_set"]),
-        validation_set=one_set(sets["validation_set"]),
-        test_set=one_set(sets["test_set"]),
-        num_classes=len(classes),
-        class_names=classes,
-        task=_task(plan, has_classes=bool(classes)),
-        node_names={plan.node_type(kind): Names(ids) for kind, ids in reading.ids.items()},
-        metadata=metadata,
-        left_out=plan.left_out,
-        time_unit=plan.time_unit if plan.times else "",
-    )
-
-
-def _edges_until(graph: Any, last: int) -> Any:
-    """Return the graph without the edges whose time is later than `last`; edges without times stay."""
-    times = {kind: graph.relation(kind).edge_attributes.get(TIME) for kind in graph.edge_types}
-    kept = {kind: of_edges <= last for kind, of_edges in times.items() if of_edges is not None}
-    return graph._of(with_edges_kept(graph._arrays(), kept)) if kept else graph
-
-
-def _features_of(
-    plan: Plan, table: str, rows: Rows, cuts: Cuts | None
-) -> dict[str, tuple[NDArray[Any], dict[str, Any]]]:
-    """Return {name: (rows, facts for the metadata)} of the features of a table."""
-    is_known = None if cuts is None or rows.times is None else rows.times.values() <= cuts[0]
-    arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
-    for name, column in rows.columns.items():
-        values, missing, facts = column.values(), column.missing(), {}
-        if column.kind == "category":
-            names = column.categories()
-            chosen = vocabulary(values, len(names), is_known)
-            facts = {"categories": names.chosen(chosen)}
-            values = mapped(places_in(chosen, len(names)).__getitem__, Pieces(), values)
-        elif column.kind == "number" and values.dtype.kind != "b":
-            has_value = ~missing if is_known is None else is_known & ~missing
-            facts = statistics(values, has_value)
-        arrays[name] = values, facts
-        if missing.any():
-            if f"{name}_missing" in rows.columns:
-                raise ValueError(
-                    f"{plan.title(table, name)} lacks values, which the feature '{name}_missing' would tell; a column "
-                    "has this name. Rename it."
-                )
-            arrays[f"{name}_missing"] = missing, {}
-    if rows.times is not None:
-        arrays[TIME] = rows.times.values(), {}
-    return arrays
-
-
-# --- the task
-
-
-def _task(plan: Plan, *, has_classes: bool) -> str:
-    if not plan.labels:
-        return "link_prediction" if plan.edges else "all_nodes"
-    domain = "edge" if {*plan.labels} & {*plan.edges} else "node"
-    return f"{domain}_{'classification' if has_classes else 'regression'}"
-
-
-def _items(plan: Plan, table: str, rows: Rows, labels: NDArray[Any] | None) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Return (node or edge type of the seeds, {name: values}) of all rows of a table."""
-    kind: Any = plan.node_type(table)
-    items = {"seeds": np.arange(rows.count)}
-    if table in plan.edges:
-        ((link, (kind, *_)),) = plan.edge_types(table).items()
-        items = {"seeds": np.stack([pieces.whole() for pieces in rows.links[link]], axis=1)}
-    if labels is not None:
-        items["labels"] = labels
-    if rows.times is not None:
-        items["timestamps"] = rows.times.values()
-    return kind, items
-
-
-def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Return ({table: labels}, names of the classes). Labels without classes are float32.
-
-    A row without a label has the class -1, or the value NaN.
-    """
-    columns = {table: rows.labels for table, rows in reading.rows.items() if rows.labels is not None}
-    arrays = {table: column.values() for table, column in columns.items()}
-    for table, values in arrays.items():
-        if values.ndim > 1:
-            raise ValueError(f"{plan.title(table, plan.labels[table])} has lists; a label is one value. Name another.")
-    forms = {"text" if column.kind == "category" else arrays[t].dtype.kind for t, column in columns.items()}
-    if len({form if form in ("text", "f") else "i" for form in forms}) > 1:
-        raise ValueError(f"{WHERE}: labels are texts, integers and floats by turns; a task has one kind. Convert them.")
-    if "f" in forms:
-        return {
-            t: np.where(columns[t].missing(), np.nan, values).astype(np.float32) for t, values in arrays.items()
-        }, ()
-    if "text" in forms:
-        names = sorted({str(name) for column in columns.values() for name in column.categories()})
-        for table, column in columns.items():
-            places = np.searchsorted(np.array(names, object), [str(name) for name in column.categories()])
-            arrays[table] = np.append(places, -1)[arrays[table]]
-        return arrays, tuple(names)
-    for table, column in columns.items():
-        arrays[table] = np.where(column.missing(), -1, arrays[table].astype(np.int64))
-    highest = max((int(values.max(initial=-1)) for values in arrays.values()), default=-1)
-    if highest >= MAX_CLASSES:
-        raise ValueError(
-            f"{WHERE}: labels have the class {highest}; classes are in [0, {MAX_CLASSES}). Number them from 0, or "
-            "convert values to floats."
-        )
-    return arrays, tuple(map(str, range(highest + 1)))
-
-
-def _cuts(plan: Plan, reading: Reading, split: Any) -> Cuts | None:
-    """Return the last time of training and of validation; None if the split is not by time."""
-    if split is not None and not isinstance(split, Mapping):
-        return _given_cuts(split, plan.time_unit)
-    columns = [reading.rows[table].times for table in plan.labels or plan.edges]
-    if plan.split or not columns or None in columns:
-        return None
-    return times_of_cuts(np.sort(np.concatenate([column.values() for column in columns if column is not None])))
-
-
-def _given_cuts(split: Any, unit: str) -> Cuts:
-    pyarrow = needed("pyarrow", "ondisk", WHERE)
-    try:
-        train, validation = (int(times_of(pyarrow.array([time]), unit)[0][0]) for time in split)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{WHERE}: split must be {{table: column}}, or the last time of training and of validation, got "
-            f"{shown(split)}. Pass ('2024-05-31', '2024-06-30'), for example."
-        ) from error
-    if train > validation:
-        raise ValueError(f"{WHERE}: split is {shown(split)}; the first time must not be the later one. Swap them.")
-    return train, validation
-
-
-def _parts(plan: Plan, table: str, rows: Rows, cuts: Cuts | None) -> list[NDArray[Any]]:
-    """Return which rows of a table train, validate and test: three arrays bool [count]."""
-    if rows.split is not None:
-        words = np.array([*map(str, rows.split.categories()), ""])[rows.split.values()]
-        allowed = [word for group in SPLITS.values() for word in group]
-        wrong = words[~np.isin(words, [*allowed, ""])]
-        if len(wrong):
-            title = plan.title(table, plan.split[table])
-            raise ValueError(f"{title} has {shown(str(wrong[0]))}; expected {allowed} or nothing. Correct it.")
-        return [np.isin(words, group) for group in SPLITS.values()]
-    if cuts is None:
-        return [np.full(rows.count, part == 0) for part in range(3)]
-    if rows.times is None:
-        raise ValueError(
-            f"{WHERE}: split has times, but the table {table!r} has none. Pass times={{{table!r}: column}}."
-        )
-    times = rows.times.values()
-    return [times <= cuts[0], (times > cuts[0]) & (times <= cuts[1]), times > cuts[1]]

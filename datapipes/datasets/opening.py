@@ -44,6 +44,7 @@ from datapipes.datasets.raw import DatasetFormatError, RawDataset, component_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.rdf import is_rdf, read_rdf
 from datapipes.datasets.relbench import is_relbench
+from datapipes.datasets.table_content import is_table_folder, read_table_folder
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.ingest.edge_chunks import PAIRS
@@ -213,6 +214,7 @@ class Format:
 _NPZ = Format(".npz", "an .npz", npz_in, read_npz, (SPLIT, NORMALIZE, LARGEST))
 FORMATS = (  # the first that recognises a path reads it
     Format("Planetoid", "ind.* files (Planetoid)", is_planetoid, read_planetoid, (NORMALIZE, LARGEST)),
+    Format("tables", "tables.json (from_tables)", is_table_folder, read_table_folder),
     Format("RelBench", "manifest.yaml and db/ (RelBench)", is_relbench, from_tables),
     Format("database", "a database of SQLite or DuckDB", is_database, from_tables),
     Format("Gephi", "a .csv with the columns Source and Target (Gephi)", gephi_files, read_gephi),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
+from datapipes.ingest.pieces import Pieces
 
 TEXTS, _BYTES = ("string", "large_string", "string_view"), ("binary", "large_binary", "binary_view")  # Arrow's types
 _AT_ONCE = 2**16  # names that an iteration takes at a time
@@ -80,16 +81,52 @@ class Ids:
 
     def names(self, begin: int, end: int) -> list[Any]:
         """Return the ids with the numbers [begin, end): int, str, bytes, or the text of a UUID."""
-        if self._numbers is None:
+        if not self.kind:
             return []
         if self.kind == "integers":
-            return list(self._numbers.ids(begin, end)[0].tolist())
-        offsets, content = self._numbers.ids(begin, end)
-        ends, content = offsets.tolist(), content.tobytes()
-        cells = [content[first:last] for first, last in itertools.pairwise(ends)]
+            return list(self._arrays(begin, end)[0].tolist())
+        offsets, content = self._arrays(begin, end)
+        whole = content.tobytes()
+        cells = [whole[first:last] for first, last in itertools.pairwise(offsets.tolist())]
         if self.kind == "uuids":
             return [str(uuid.UUID(bytes=cell)) for cell in cells]
         return cells if self.kind == "bytes" else [cell.decode("utf-8", "replace") for cell in cells]
+
+    def _arrays(self, begin: int, end: int) -> tuple[NDArray[Any], ...]:
+        """Return (integers,), or (offsets, bytes), of the ids with the numbers [begin, end)."""
+        arrays: tuple[NDArray[Any], ...] = self._numbers.ids(begin, end)
+        return arrays
+
+
+class StoredIds(Ids):
+    """Ids in files, as `Names.store` wrote them. They are numbered again when an id is looked up.
+
+    Args:
+        arrays: (integers,), or (offsets, bytes), of all ids.
+    """
+
+    def __init__(self, kind: str, arrays: Sequence[NDArray[Any]]) -> None:
+        super().__init__()
+        self.kind, self._stored = kind, arrays
+
+    @property
+    def count(self) -> int:
+        return len(self._stored[0]) - (len(self._stored) - 1)
+
+    def number(self, columns: Sequence[Any], *, add: bool) -> NDArray[Any]:
+        if self._numbers is None:
+            numbers = _core.IdNumbers("integers" if self.kind == "integers" else "texts", secrets.randbits(63))
+            for begin in range(0, self.count, _AT_ONCE):
+                numbers.number([(*self._arrays(begin, min(begin + _AT_ONCE, self.count)), None)], add=True)
+            self._numbers = numbers
+        return super().number(columns, add=add)
+
+    def _arrays(self, begin: int, end: int) -> tuple[NDArray[Any], ...]:
+        if len(self._stored) == 1:
+            return (np.ascontiguousarray(self._stored[0][begin:end]),)
+        offsets, content = self._stored
+        first, last = (int(offsets[place]) for place in (begin, end))
+        return np.ascontiguousarray(offsets[begin : end + 1] - first), np.ascontiguousarray(content[first:last])
 
 
 class Names(Sequence[Any]):
@@ -144,6 +181,23 @@ class Names(Sequence[Any]):
         except WrongCell as error:
             raise ValueError(f"names: {shown(names)} {error}") from error
         return torch.from_numpy(numbers if self._chosen is None else places_in(self._chosen, self._ids.count)[numbers])
+
+    def store(self, new_pieces: Callable[[], Pieces]) -> tuple[str, list[NDArray[Any]]]:
+        """Write the names to new pieces, and return (kind, arrays), the arguments of StoredIds."""
+        size = _AT_ONCE if self._chosen is None else 1
+        kept = [new_pieces() for _ in range(1 if self._ids.kind == "integers" else 2)]
+        if len(kept) == 2:
+            kept[0].add(np.zeros(1, np.int64))
+        kept[-1].add(np.zeros(0, np.int64 if len(kept) == 1 else np.uint8))
+        num_bytes = 0
+        for begin in range(0, len(self), size):
+            number = begin if self._chosen is None else int(self._chosen[begin])
+            arrays = self._ids._arrays(number, min(number + size, self._ids.count))
+            if len(kept) == 2:
+                kept[0].add(arrays[0][1:] + num_bytes)
+                num_bytes += len(arrays[1])
+            kept[-1].add(arrays[-1])
+        return self._ids.kind, [pieces.whole() for pieces in kept]
 
     def __repr__(self) -> str:
         return f"{len(self)} names"

@@ -111,6 +111,34 @@ def test_the_graph_is_that_of_the_plain_definition(tmp_path, source, edges):
     assert [None if number < 0 else cities[number] for number in numbers] == [row["city"] for row in kept["customers"]]
 
 
+@pytest.mark.parametrize("edges", [(), ("purchases",)], ids=["nodes", "edges"])
+def test_a_folder_has_what_memory_has(tmp_path, edges, monkeypatch):
+    arguments = {**ARGUMENTS, "edges": edges}
+    if edges:
+        arguments["links"] = {"purchases": {"buyer": "customers", "shop": "shops"}}
+    tables, folder = random_tables(3), tmp_path / "out"
+    expected = dp.datasets.from_tables(tables, **arguments)
+    monkeypatch.setattr("datapipes.datasets.table_rows._AT_ONCE", 50)
+    for data in (dp.datasets.from_tables(tables, folder=folder, **arguments), dp.datasets.open(folder)):
+        assert data.describe() == expected.describe()
+        assert data.graph.digest() == expected.graph.digest()
+        assert data.training_graph.digest() == expected.training_graph.digest()
+        assert {*data.features} == {*expected.features}
+        for key in expected.features:
+            assert torch.equal(all_rows(data, *key), all_rows(expected, *key))
+        for name in ("train_set", "validation_set", "test_set"):
+            assert getattr(data, name).digest() == getattr(expected, name).digest()
+        assert {kind: [*names] for kind, names in data.node_names.items()} == {
+            kind: [*names] for kind, names in expected.node_names.items()
+        }
+        names = data.node_names["customers"]
+        assert names.numbers([*names][::-1]).tolist() == [*range(len(names))][::-1]
+        assert [*data.metadata["node", "customers", "city"]["categories"]] == [
+            *expected.metadata["node", "customers", "city"]["categories"]
+        ]
+        assert (data.left_out, data.time_unit, data.task) == (expected.left_out, "s", expected.task)
+
+
 def test_both_ends_of_one_type_are_numbered_source_before_destination():
     follows = {"who": ["b", "a", "c"], "whom": ["a", "d", "b"]}
     data = dp.datasets.from_tables(

@@ -1,0 +1,386 @@
+"""What the rows of tables become: the arrays of a Dataset, in memory or in files, and the task with its split."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from datapipes.base.checks import shown
+from datapipes.base.errors import needed
+from datapipes.base.files import read_regular, write_text
+from datapipes.base.types import type_text
+from datapipes.datasets.by_name import SPLITS
+from datapipes.datasets.dataset import MASKS, Dataset, graph_of_edges, one_set
+from datapipes.datasets.edge_lists import times_of_cuts
+from datapipes.datasets.ondisk import OnDiskDataset
+from datapipes.datasets.ondisk_yaml import YAML
+from datapipes.datasets.raw import MAX_CLASSES, format_errors
+from datapipes.datasets.table_plan import TIME, WHERE, Plan
+from datapipes.datasets.table_rows import Reading, Rows
+from datapipes.features import FeatureStore, TensorFeature
+from datapipes.graph.edits import with_edges_kept
+from datapipes.ingest.columns import statistics, times_of, vocabulary
+from datapipes.ingest.ids import Names, StoredIds, places_in
+from datapipes.ingest.pieces import Pieces, mapped
+from datapipes.seeds import ItemSet
+
+Cuts = tuple[int, int]  # the last time of training, and of validation
+Key = tuple[str, Any, str]  # ("node" or "edge", type, name)
+
+
+@dataclass
+class Content:
+    """The arrays of a Dataset; they may be mapped files.
+
+    Attributes:
+        num_nodes: {node type: number}.
+        edges: {edge type: (sources, destinations)}.
+        features: {key: rows}.
+        attributes: the keys of features that are attributes of the graph too.
+        facts: {key: metadata of the feature}.
+        sets: {name of a set: {type of the seeds: {field: rows}}}.
+        cuts: the last times of training and validation; None if the split is not by time.
+        others: further fields of the Dataset.
+    """
+
+    num_nodes: dict[Any, int]
+    edges: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = field(default_factory=dict)
+    features: dict[Key, NDArray[Any]] = field(default_factory=dict)
+    attributes: set[Key] = field(default_factory=set)
+    facts: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    sets: dict[str, dict[Any, dict[str, NDArray[Any]]]] = field(default_factory=lambda: {part: {} for part in MASKS})
+    cuts: Cuts | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def dataset(self, name: str) -> Dataset:
+        """Return the Dataset, in memory."""
+        attributes: dict[str, dict[Any, dict[str, Any]]] = {"node": {}, "edge": {}}
+        for domain, kind, column in self.attributes:
+            attributes[domain].setdefault(kind, {})[column] = self.features[domain, kind, column]
+        edges = {kind: np.stack(ends) for kind, ends in self.edges.items()}
+        features = {id(rows): TensorFeature(torch.from_numpy(rows)) for rows in self.features.values()}
+        sets = {
+            part: {
+                kind: ItemSet(tuple(map(torch.from_numpy, rows.values())), names=[*rows])
+                for kind, rows in by_type.items()
+            }
+            for part, by_type in self.sets.items()
+        }
+        data = Dataset(
+            name=name,
+            graph=graph_of_edges(edges, self.num_nodes, attributes["node"], attributes["edge"]),
+            features=FeatureStore({key: features[id(rows)] for key, rows in self.features.items()}),
+            train_set=one_set(sets["train_set"]),
+            validation_set=one_set(sets["validation_set"]),
+            test_set=one_set(sets["test_set"]),
+            num_classes=0,
+            class_names=(),
+        )
+        return self.completed(data)
+
+    def completed(self, data: Dataset) -> Dataset:
+        """Return the Dataset with what its arrays do not say: the names, the task, and the graph of training."""
+        graph: Any = data.graph
+        if self.others["task"] == "link_prediction" and self.cuts is not None:
+            times = {kind: graph.relation(kind).edge_attributes.get(TIME) for kind in graph.edge_types}
+            kept = {kind: of_edges <= self.cuts[0] for kind, of_edges in times.items() if of_edges is not None}
+            graph = graph._of(with_edges_kept(graph._arrays(), kept))
+        fields = {**self.others, "training_graph": graph, "metadata": self.facts}
+        return replace(data, **fields, tasks=None)  # type: ignore[arg-type]  # None: one task, of these fields
+
+
+def content_of(plan: Plan, reading: Reading, cuts: Cuts | None, new_pieces: Callable[[], Pieces]) -> Content:
+    """Return the content of the rows that were read; `new_pieces` makes what keeps further arrays."""
+    content = Content({plan.node_type(kind): count for kind, count in reading.num_nodes().items()}, cuts=cuts)
+    types: list[Any]
+    for table, rows in reading.rows.items():
+        for link, kinds in plan.edge_types(table).items():
+            src, dst = (pieces.whole() for pieces in rows.links[link])
+            content.edges.update(zip(kinds, ((src, dst), (dst, src)), strict=False))
+        domain, types = "node", [plan.node_type(table)]
+        if table in plan.edges:
+            domain, types = "edge", [kind for kinds in plan.edge_types(table).values() for kind in kinds]
+        for column, (values, facts) in _features_of(plan, table, rows, cuts, new_pieces).items():
+            for key in ((domain, kind, column) for kind in types):
+                content.features[key] = values
+                if facts:
+                    content.facts[key] = facts
+                if column == TIME or (domain == "edge" and values.ndim == 1):
+                    content.attributes.add(key)
+    labels, classes = _labels(plan, reading)
+    for table in plan.labels or plan.edges:
+        rows = reading.rows[table]
+        kind, items = _items(plan, table, rows, labels.get(table), new_pieces)
+        for part, mask in zip(MASKS, _parts(plan, table, rows, cuts), strict=True):
+            if "labels" in items:
+                mask = mask & (items["labels"] >= 0 if classes else ~np.isnan(items["labels"]))
+            content.sets[part][kind] = {name: mapped(_chosen, new_pieces(), v, mask) for name, v in items.items()}
+    if not (plan.labels or plan.edges):
+        none = {"seeds": np.zeros(0, np.int64)}
+        content.sets = {part: dict.fromkeys(content.num_nodes, none) for part in MASKS}
+    content.others = {
+        "task": _task(plan, has_classes=bool(classes)),
+        "num_classes": len(classes),
+        "class_names": classes,
+        "node_names": {plan.node_type(kind): Names(ids) for kind, ids in reading.ids.items()},
+        "left_out": plan.left_out,
+        "time_unit": plan.time_unit if plan.times else "",
+    }
+    return content
+
+
+def _chosen(rows: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+    chosen: NDArray[Any] = rows[mask]
+    return chosen
+
+
+# --- files
+
+TABLES = "tables.json"  # what a folder's metadata.yaml does not say
+_MOST_BYTES = 2**28  # of this file
+
+
+class Files:
+    """Makes Pieces that lie in numbered .npy files of the folder "arrays" in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._numbers = folder, itertools.count()
+        (folder / "arrays").mkdir()
+
+    def __call__(self) -> Pieces:
+        return Pieces(self.folder / "arrays" / f"{next(self._numbers)}.npy")
+
+
+def write_content(files: Files, name: str, content: Content) -> None:
+    """Write the content to the folder of its files: a metadata.yaml, which OnDiskDataset reads, and further fields."""
+    folder = files.folder
+
+    def path_of(rows: NDArray[Any]) -> str:
+        if not isinstance(rows, np.memmap):  # without rows, or made in memory
+            pieces = files()
+            mapped(lambda some: some, pieces, rows)
+            return f"arrays/{Path(str(pieces.path)).name}"
+        return f"arrays/{Path(str(rows.filename)).name}"
+
+    def stored(rows: NDArray[Any]) -> dict[str, str]:
+        return {"format": "numpy", "path": path_of(rows)}
+
+    def typed(kind: Any) -> dict[str, Any]:
+        return {} if kind is None else {"type": type_text(kind) if isinstance(kind, tuple) else kind}
+
+    def listed(keys: Any, **facts: Any) -> list[dict[str, Any]]:
+        return [
+            {"domain": key[0], **typed(key[1]), "name": key[2], **stored(content.features[key]), **facts}
+            for key in keys
+        ]
+
+    def named(names: Names) -> list[Any]:
+        kind, arrays = names.store(files)
+        return [kind, *map(path_of, arrays)]
+
+    edges = []
+    for kind, (src, dst) in content.edges.items():
+        pairs = mapped(lambda one, other: np.stack([one, other], axis=1), files(), src, dst)
+        edges.append({**typed(kind), **stored(pairs)})
+    sets = {
+        part: [
+            {
+                **typed(kind),
+                "data": [{"name": field, **stored(rows), "in_memory": False} for field, rows in data.items()],
+            }
+            for kind, data in by_type.items()
+        ]
+        for part, by_type in content.sets.items()
+    }
+    nodes = [{**typed(kind), "num": count} for kind, count in content.num_nodes.items()]
+    whole = {
+        "dataset_name": name,
+        "graph": {"nodes": nodes, "edges": edges, "feature_data": listed(sorted(content.attributes, key=str))},
+        "feature_data": listed(content.features, in_memory=False),
+        "tasks": [{"name": content.others["task"], **sets}],
+    }
+    facts = [
+        [[*key], {fact: named(value) if isinstance(value, Names) else value for fact, value in values.items()}]
+        for key, values in content.facts.items()
+    ]
+    names = [[kind, named(of_type)] for kind, of_type in content.others["node_names"].items()]
+    left_out = [[*key, text] for key, text in content.others["left_out"].items()]
+    rest = {**content.others, "node_names": names, "left_out": left_out, "facts": facts, "cuts": content.cuts}
+    write_text(folder / TABLES, json.dumps(rest, default=int))
+    write_text(folder / YAML, json.dumps(whole))
+
+
+def is_table_folder(path: Path) -> bool:
+    """Return whether `from_tables` wrote a folder."""
+    return (path / TABLES).is_file() and (path / YAML).is_file()
+
+
+def read_table_folder(path: Path) -> Dataset:
+    """Return the Dataset in a folder that `from_tables` wrote."""
+
+    def names(stored: Any) -> Names:
+        kind, *arrays = stored
+        return Names(StoredIds(kind, [np.load(path / array, mmap_mode="r", allow_pickle=False) for array in arrays]))
+
+    def typed(kind: Any) -> Any:
+        return tuple(kind) if isinstance(kind, list) else kind
+
+    data = OnDiskDataset(path, include_original_edge_id=True).load()
+    with format_errors(f"{path.name}/{TABLES}"):
+        rest = json.loads(read_regular(path / TABLES, _MOST_BYTES))
+        facts = {
+            (domain, typed(kind), name): {
+                fact: names(value) if fact == "categories" else value for fact, value in values.items()
+            }
+            for (domain, kind, name), values in rest.pop("facts")
+        }
+        cuts = rest.pop("cuts")
+        rest["node_names"] = {kind: names(stored) for kind, stored in rest["node_names"]}
+        rest["left_out"] = {(table, column): text for table, column, text in rest["left_out"]}
+        rest["class_names"] = tuple(rest["class_names"])
+        return Content({}, facts=facts, cuts=cuts and tuple(cuts), others=rest).completed(data)
+
+
+# --- features
+
+
+def _features_of(
+    plan: Plan, table: str, rows: Rows, cuts: Cuts | None, new_pieces: Callable[[], Pieces]
+) -> dict[str, tuple[NDArray[Any], dict[str, Any]]]:
+    """Return {name: (rows, facts for the metadata)} of the features of a table."""
+    is_known = None if cuts is None or rows.times is None else rows.times.values() <= cuts[0]
+    arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
+    for name, column in rows.columns.items():
+        values, missing, facts = column.values(), column.missing(), {}
+        if column.kind == "category":
+            names = column.categories()
+            chosen = vocabulary(values, len(names), is_known)
+            facts = {"categories": names.chosen(chosen)}
+            values = mapped(places_in(chosen, len(names)).__getitem__, new_pieces(), values)
+        elif column.kind == "number" and values.dtype.kind != "b":
+            has_value = ~missing if is_known is None else is_known & ~missing
+            facts = statistics(values, has_value)
+        arrays[name] = values, facts
+        if missing.any():
+            if f"{name}_missing" in rows.columns:
+                raise ValueError(
+                    f"{plan.title(table, name)} lacks values, which the feature '{name}_missing' would tell; a column "
+                    "has this name. Rename it."
+                )
+            arrays[f"{name}_missing"] = missing, {}
+    if rows.times is not None:
+        arrays[TIME] = rows.times.values(), {}
+    return arrays
+
+
+# --- the task
+
+
+def _task(plan: Plan, *, has_classes: bool) -> str:
+    if not plan.labels:
+        return "link_prediction" if plan.edges else "all_nodes"
+    domain = "edge" if {*plan.labels} & {*plan.edges} else "node"
+    return f"{domain}_{'classification' if has_classes else 'regression'}"
+
+
+def _items(
+    plan: Plan, table: str, rows: Rows, labels: NDArray[Any] | None, new_pieces: Callable[[], Pieces]
+) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Return (node or edge type of the seeds, {name: values}) of all rows of a table."""
+    kind: Any = plan.node_type(table)
+    items = {"seeds": np.arange(rows.count)}
+    if table in plan.edges:
+        ((link, (kind, *_)),) = plan.edge_types(table).items()
+        src, dst = (pieces.whole() for pieces in rows.links[link])
+        items = {"seeds": mapped(lambda one, other: np.stack([one, other], axis=1), new_pieces(), src, dst)}
+    if labels is not None:
+        items["labels"] = labels
+    if rows.times is not None:
+        items["timestamps"] = rows.times.values()
+    return kind, items
+
+
+def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Return ({table: labels}, names of the classes). Labels without classes are float32.
+
+    A row without a label has the class -1, or the value NaN.
+    """
+    columns = {table: rows.labels for table, rows in reading.rows.items() if rows.labels is not None}
+    arrays = {table: column.values() for table, column in columns.items()}
+    for table, values in arrays.items():
+        if values.ndim > 1:
+            raise ValueError(f"{plan.title(table, plan.labels[table])} has lists; a label is one value. Name another.")
+    forms = {"text" if column.kind == "category" else arrays[t].dtype.kind for t, column in columns.items()}
+    if len({form if form in ("text", "f") else "i" for form in forms}) > 1:
+        raise ValueError(f"{WHERE}: labels are texts, integers and floats by turns; a task has one kind. Convert them.")
+    if "f" in forms:
+        return {
+            t: np.where(columns[t].missing(), np.nan, values).astype(np.float32) for t, values in arrays.items()
+        }, ()
+    if "text" in forms:
+        names = sorted({str(name) for column in columns.values() for name in column.categories()})
+        for table, column in columns.items():
+            places = np.searchsorted(np.array(names, object), [str(name) for name in column.categories()])
+            arrays[table] = np.append(places, -1)[arrays[table]]
+        return arrays, tuple(names)
+    for table, column in columns.items():
+        arrays[table] = np.where(column.missing(), -1, arrays[table].astype(np.int64))
+    highest = max((int(values.max(initial=-1)) for values in arrays.values()), default=-1)
+    if highest >= MAX_CLASSES:
+        raise ValueError(
+            f"{WHERE}: labels have the class {highest}; classes are in [0, {MAX_CLASSES}). Number them from 0, or "
+            "convert values to floats."
+        )
+    return arrays, tuple(map(str, range(highest + 1)))
+
+
+def cuts_of(plan: Plan, reading: Reading, split: Any) -> Cuts | None:
+    """Return the last time of training and of validation; None if the split is not by time."""
+    if split is not None and not isinstance(split, Mapping):
+        return given_cuts(split, plan.time_unit)
+    columns = [reading.rows[table].times for table in plan.labels or plan.edges]
+    if plan.split or not columns or None in columns:
+        return None
+    return times_of_cuts(np.sort(np.concatenate([column.values() for column in columns if column is not None])))
+
+
+def given_cuts(split: Any, unit: str) -> Cuts:
+    pyarrow = needed("pyarrow", "ondisk", WHERE)
+    try:
+        train, validation = (int(times_of(pyarrow.array([time]), unit)[0][0]) for time in split)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{WHERE}: split must be {{table: column}}, or the last time of training and of validation, got "
+            f"{shown(split)}. Pass ('2024-05-31', '2024-06-30'), for example."
+        ) from error
+    if train > validation:
+        raise ValueError(f"{WHERE}: split is {shown(split)}; the first time must not be the later one. Swap them.")
+    return train, validation
+
+
+def _parts(plan: Plan, table: str, rows: Rows, cuts: Cuts | None) -> list[NDArray[Any]]:
+    """Return which rows of a table train, validate and test: three arrays bool [count]."""
+    if rows.split is not None:
+        words = np.array([*map(str, rows.split.categories()), ""])[rows.split.values()]
+        allowed = [word for group in SPLITS.values() for word in group]
+        wrong = words[~np.isin(words, [*allowed, ""])]
+        if len(wrong):
+            title = plan.title(table, plan.split[table])
+            raise ValueError(f"{title} has {shown(str(wrong[0]))}; expected {allowed} or nothing. Correct it.")
+        return [np.isin(words, group) for group in SPLITS.values()]
+    if cuts is None:
+        return [np.full(rows.count, part == 0) for part in range(3)]
+    if rows.times is None:
+        raise ValueError(
+            f"{WHERE}: split has times, but the table {table!r} has none. Pass times={{{table!r}: column}}."
+        )
+    times = rows.times.values()
+    return [times <= cuts[0], (times > cuts[0]) & (times <= cuts[1]), times > cuts[1]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from datapipes.cli.descriptions import facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, open_dataset, refuse_options
 from datapipes.datasets.dataset import graph_of_edges
 from datapipes.datasets.ondisk import convert_ondisk, is_ondisk
+from datapipes.datasets.table_yaml import is_table_yaml, read_table_yaml
 from datapipes.graph.saved import is_saved_graph
 from datapipes.partition.source import source_of
 
@@ -123,7 +125,11 @@ def add_convert(commands: Commands) -> None:
         "Write a data set as a folder of memory-mapped arrays. Features, labels and the masks of its split become "
         "attributes of the graph; CSCGraph.open or HeteroCSCGraph.open reads the folder.",
     )
-    add_input(parser, "in", "the files of a data set that datapipes.datasets.open reads")
+    add_input(
+        parser,
+        "in",
+        "the files of a data set that datapipes.datasets.open reads, or a .yaml with the arguments of from_tables",
+    )
     parser.add_argument("out", metavar="OUT", help="the folder to write; new or empty")
 
 
@@ -136,6 +142,12 @@ def _convert(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if is_ondisk(path):  # such a data set may be larger than memory
         refuse_options(path, "other files", arguments)
         graph, left_out = convert_ondisk(path, out)
+    elif is_table_yaml(path):
+        refuse_options(path, "tables", arguments)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+            data = read_table_yaml(path, Path(folder) / "data")
+            graph, left_out = convert_ondisk(Path(folder) / "data", out)
+        left_out = (*(f"{'.'.join(key)}: {text}" for key, text in data.left_out.items()), *left_out)
     else:
         check_root("OUT", out)
         source = source_of(open_dataset(path, arguments), where="data set")

@@ -207,7 +207,7 @@ def parse_yaml(content: bytes) -> Any:
         loader = yaml.SafeLoader(content)
         root = loader.get_single_node()
         if root is None:
-            raise ValueError("found an empty file, a graph is needed")
+            raise ValueError("found an empty file")
         _check(root, set())
         return loader.construct_document(root)
     except yaml.YAMLError as error:

@@ -45,6 +45,7 @@ from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.rdf import is_rdf, read_rdf
 from datapipes.datasets.relbench import is_relbench
 from datapipes.datasets.table_content import is_table_folder, read_table_folder
+from datapipes.datasets.table_yaml import is_table_yaml, read_table_yaml
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph
 from datapipes.ingest.edge_chunks import PAIRS
@@ -103,6 +104,7 @@ def open(
     | one .txt or .txt.gz | "src dst", or "src dst time" as SNAP's CollegeMsg | none, or link prediction |
     | one .csv or .csv.gz | "src,dst", or "from,to,rating,time" as SNAP's Bitcoin OTC | none, or edge regression |
     | `manifest.yaml`, `db/`, `tasks/` | RelBench's folders, see `from_tables` | those of the manifests |
+    | NAME.yaml, or the folder that it made | the arguments of `from_tables` | as they say |
     | a file of SQLite or DuckDB | its tables, see `from_tables` | none |
     | .csv with Source, Target | exports of Gephi, with nodes.csv or without | none |
     | .csv with :ID, :START_ID, :END_ID | exports of graph databases, such as Neo4j; labels are node types | none |
@@ -214,6 +216,7 @@ class Format:
 _NPZ = Format(".npz", "an .npz", npz_in, read_npz, (SPLIT, NORMALIZE, LARGEST))
 FORMATS = (  # the first that recognises a path reads it
     Format("Planetoid", "ind.* files (Planetoid)", is_planetoid, read_planetoid, (NORMALIZE, LARGEST)),
+    Format("YAML of tables", "a .yaml with the arguments of from_tables", is_table_yaml, read_table_yaml),
     Format("tables", "tables.json (from_tables)", is_table_folder, read_table_folder),
     Format("RelBench", "manifest.yaml and db/ (RelBench)", is_relbench, from_tables),
     Format("database", "a database of SQLite or DuckDB", is_database, from_tables),

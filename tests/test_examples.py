@@ -357,3 +357,19 @@ def test_a_pool_samples_for_two_trainers(tmp_path):
     for text in told[1:]:
         assert len(re.findall(r"^epoch +\d  loss \d+\.\d+  validation \d\.\d+$", text, re.MULTILINE)) == 2
         assert "test accuracy" in text
+
+
+# A database.
+
+
+@pytest.mark.full
+def test_a_database_in_relbenchs_folder_is_learned(tmp_path):
+    found = [
+        float(re.search(r"^test AUC (\S+)$", output_of("relbench_churn.py", *more), re.MULTILINE)[1])
+        for more in (
+            [],
+            ["--workers", "2"],
+        )
+    ]
+    assert found[0] == found[1]
+    assert found[0] > 0.64

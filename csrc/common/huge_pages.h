@@ -56,6 +56,17 @@ inline void free_aligned(void* memory, std::size_t bytes) noexcept {
   std::free(memory);
 }
 
+// Advises the system to use huge pages for memory that lies at any address.
+inline void advise_huge_pages(void* memory, std::size_t bytes) noexcept {
+#if defined(__linux__)
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage, end = (begin + bytes) / kHugePage * kHugePage;
+  if (first < end) (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+#endif
+  (void)memory;
+  (void)bytes;
+}
+
 // For containers that a kernel keeps from one minibatch to the next.
 template <class T>
 struct HugePageAllocator {

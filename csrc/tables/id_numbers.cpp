@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::uint64_t kNumber = (std::uint64_t{1} << 40) - 1;
 constexpr std::uint64_t kOdd[] = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb};
+constexpr std::size_t kLarge = std::size_t{1} << 24;  // slots; smaller tables grow fourfold, and so move ids less often
 constexpr int kGroup = 64;  // ids whose lines of memory are fetched at once
 
 std::uint64_t folded(std::uint64_t one, std::uint64_t other) {
@@ -155,7 +156,7 @@ void IdNumbers::reserve(std::int64_t more) {
   const auto wanted = static_cast<std::size_t>(count_ + more);
   if (wanted * 4 <= slots_.size() * 3) return;
   if (wanted > kNumber) throw std::bad_alloc();
-  std::size_t size = slots_.size();
+  std::size_t size = slots_.size() * (slots_.size() < kLarge ? 4 : 2);
   while (wanted * 4 > size * 3) size *= 2;
   decltype(slots_) larger(size);
   slots_.swap(larger);

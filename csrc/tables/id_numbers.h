@@ -55,6 +55,7 @@ class GrowingArray {
     if (memory == nullptr) throw std::bad_alloc();
     (void)data_.release();  // realloc has freed it
     data_.reset(static_cast<T*>(memory));
+    advise_huge_pages(memory, room * sizeof(T));
     room_ = room;
   }
 

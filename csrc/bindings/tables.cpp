@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -62,7 +63,10 @@ class SharedIdNumbers {
     for (std::int64_t number = begin; number < end; ++number)
       offsets[number - begin + 1] = offsets[number - begin] + std::ssize(numbers_.text(number));
     Buffer<std::uint8_t> bytes(offsets[end - begin]);
-    if (bytes.size() > 0) std::memcpy(bytes.data(), numbers_.text(begin).data(), static_cast<std::size_t>(bytes.size()));
+    for (std::int64_t number = begin; number < end; ++number) {
+      const auto text = numbers_.text(number);
+      std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data()) + offsets[number - begin]);
+    }
     return py::make_tuple(to_numpy(std::move(offsets)), to_numpy(std::move(bytes)));
   }
 

@@ -1,6 +1,7 @@
 #include "tables/id_numbers.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <type_traits>
 
@@ -10,7 +11,7 @@ namespace {
 constexpr std::uint64_t kNumber = (std::uint64_t{1} << 40) - 1;
 constexpr std::uint64_t kOdd[] = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb};
 constexpr std::size_t kLarge = std::size_t{1} << 24;  // slots; smaller tables grow fourfold, and so move ids less often
-constexpr int kGroup = 64;  // ids whose lines of memory are fetched at once
+constexpr int kGroup = 64;                            // ids whose lines of memory are fetched at once
 
 std::uint64_t folded(std::uint64_t one, std::uint64_t other) {
   const auto product = static_cast<unsigned __int128>(one) * other;
@@ -57,14 +58,22 @@ struct IdNumbers::Texts {
     return {column.bytes.data() + begin, end - begin};
   }
   static Id kept(const IdNumbers& numbers, std::int64_t number) { return numbers.text(number); }
-  static const void* first_place(const IdNumbers& numbers, std::size_t number) { return numbers.ends_.data() + number; }
+  static const void* first_place(const IdNumbers& numbers, std::size_t number) { return numbers.texts_.data() + number; }
   static const void* second_place(const IdNumbers& numbers, std::size_t number) {
-    return numbers.bytes_.data() + (number == 0 ? 0 : numbers.ends_[number - 1]);
+    const Text& text = numbers.texts_[number];
+    return text.size <= sizeof text.first ? nullptr : numbers.bytes_.data() + place_of(text);
   }
+  static std::size_t place_of(const Text& text) { return word_at<std::uint64_t>(text.first + 4); }
   static void keep(IdNumbers& numbers, Id id) {
-    numbers.bytes_.append(id.data(), id.size());
-    const auto end = static_cast<std::int64_t>(numbers.bytes_.size());
-    numbers.ends_.append(&end, 1);
+    if (id.size() > std::numeric_limits<std::uint32_t>::max()) throw std::bad_alloc();
+    Text text{static_cast<std::uint32_t>(id.size()), {}};
+    std::memcpy(text.first, id.data(), std::min(id.size(), sizeof text.first));
+    if (id.size() > sizeof text.first) {
+      const std::uint64_t place = numbers.bytes_.size();
+      std::memcpy(text.first + 4, &place, sizeof place);
+      numbers.bytes_.append(id.data(), id.size());
+    }
+    numbers.texts_.append(&text, 1);
   }
 };
 
@@ -80,9 +89,8 @@ struct IdNumbers::Integers {
 IdNumbers::IdNumbers(Kind kind, std::uint64_t seed) : kind_(kind), seed_(seed), slots_(1024) {}
 
 std::string_view IdNumbers::text(std::int64_t number) const {
-  const auto place = static_cast<std::size_t>(number);
-  const auto begin = place == 0 ? 0 : ends_[place - 1];
-  return {bytes_.data() + begin, static_cast<std::size_t>(ends_[place] - begin)};
+  const Text& text = texts_[static_cast<std::size_t>(number)];
+  return {text.size <= sizeof text.first ? text.first : bytes_.data() + Texts::place_of(text), text.size};
 }
 
 void IdNumbers::number(std::span<const IdColumn> columns, std::int64_t rows, std::span<std::int64_t> out) {

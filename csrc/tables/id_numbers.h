@@ -5,7 +5,8 @@
 //   find(columns, rows, out): the same, but ids without a number get none: -1.
 //   text(number) and integer(number): the id, by its number. O(1) an id.
 // Throws std::invalid_argument (ValueError) if columns do not fit: another kind, other lengths, offsets that descend or leave
-// the bytes. Memory: an id takes 8 bytes (integers) or its text and 8 bytes, and 11 to 21 bytes of hash table.
+// the bytes. Memory: an id takes 8 bytes (integers), or 16 and its text if that has more than 12 bytes; and 11 to 21 bytes
+// of hash table. A text of up to 12 bytes is compared where its length lies, in one line of memory.
 // Source: slots of a number and a part of the hash, as in SwissTable; the hash multiplies and folds, as wyhash does.
 #pragma once
 
@@ -91,8 +92,14 @@ class IdNumbers {
   std::uint64_t seed_;
   std::int64_t count_ = 0;
   std::vector<std::uint64_t, HugePageAllocator<std::uint64_t>> slots_;  // 24 bits of the hash, 40 of number + 1; 0: free
-  GrowingArray<std::int64_t> ends_, integers_;                          // where each text ends in bytes_; the integers
-  GrowingArray<char> bytes_;
+  struct Text {
+    std::uint32_t size;
+    char first[12];  // the text if it fits, else its first 4 bytes and its place in bytes_
+  };
+
+  GrowingArray<Text> texts_;
+  GrowingArray<std::int64_t> integers_;
+  GrowingArray<char> bytes_;  // of long texts
 };
 
 }  // namespace datapipes

@@ -140,7 +140,8 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
     if len(cells) <= 2 and not (has_names and tuple(map(str.lower, cells)) in _TURNED):
         return _ENDS
     if has_names and delimiter == "," and len(cells) > 1:
-        remedy = f"Say what is where: columns={{'src': {cells[0]!r}, 'dst': {cells[1]!r}}}, for example."
+        src, dst = cells[1::-1] if tuple(map(str.lower, cells[:2])) in _TURNED else cells[:2]
+        remedy = f"Say what is where: columns={{'src': {src!r}, 'dst': {dst!r}}}, for example."
     elif len(cells) <= 4:
         layouts: dict[int, list[tuple[str, ...]]] = {
             2: [_ENDS, _ENDS[::-1]],

@@ -12,7 +12,7 @@ Result (2-core VM, shared, commit of this file): 8.7 M texts/s, 2.2 x pandas.fac
 to 12 bytes lay in one line: 1.8 x), dictionary_encode 3.8. With 10 purchases (7,900 edges a minibatch) 1,097
 minibatches/s and 891 with columns, PyG on pyg-lib 0.9.0 392 and 385: 2.8 x and 2.3 x; half of our 0.9 ms is Python.
 With 100 (52,000 edges) 393 and 328, PyG 76 and 70: 5.2 x and 4.7 x. 10^8 texts, 63 million of them distinct, as the
-ends of 5 * 10^7 edges in a Parquet file, become a folder in 48 s in a cgroup of 4 GiB; anonymous memory peaks at 3.4 GB.
+ends of 5 * 10^7 edges in a Parquet file, become a folder in 48 s in a cgroup of 4 GiB; anonymous memory: 3.4 GB.
 """
 
 from __future__ import annotations

@@ -133,6 +133,7 @@ def test_every_remedy_names_a_package_that_its_extra_has():
         "cli",
         "distributed",
         "duckdb",
+        "frame",
         "gpu",
         "ondisk",
         "partition",

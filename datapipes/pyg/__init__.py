@@ -5,6 +5,7 @@ NeighborSampler, which also works in PyG's own loaders. Needs torch_geometric, t
 datapipes imports this package.
 """
 
+from datapipes.pyg.frames import column_stats, tensor_frames
 from datapipes.pyg.loader.loaders import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from datapipes.pyg.sampler import NeighborSampler
 
@@ -14,6 +15,8 @@ __all__ = [
     "NeighborLoader",
     "NeighborSampler",
     "NodeLoader",
+    "column_stats",
+    "tensor_frames",
 ]
 
 

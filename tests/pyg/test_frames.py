@@ -9,7 +9,7 @@ import datapipes as dp
 frame = pytest.importorskip("torch_frame")
 pytest.importorskip("torch_geometric")
 
-from datapipes.pyg.tensor_frames import column_stats, tensor_frames  # noqa: E402
+from datapipes.pyg import column_stats, tensor_frames  # noqa: E402
 
 TABLES = {
     "people": {

@@ -123,13 +123,17 @@ def read_graph_export(path: Path) -> Dataset:
     labels_of: dict[str, list[str]] = {}  # {id space: the label of each of its ids}
     relations = []
     for file in _csv_files(path):
-        content = TableFiles(file.name, file).content
+        table = TableFiles(file.name, file)
+        for name in table.names:
+            if any(pattern.fullmatch(name) for pattern in (_ID, _START, _END)):
+                table.read_as_text(name)  # the same id may look like a number in one file and not in another
+        content = table.content
         key = next((match for name in content.column_names if (match := _ID.fullmatch(name))), None)
         if key is None:
             relations.append((file, content))
             continue
         space, stem = key.group(2) or "", file.name.removesuffix(suffix_of(file.name))
-        texts = _texts(content, key.group(0))
+        texts = content[key.group(0)].combine_chunks()
         labels = [str(label or stem) for label in _cells(content, ":LABEL")]
         before = ids.setdefault(space, Ids()).count
         if (ids[space].number([texts], add=True)[0] != np.arange(before, before + len(texts))).any():
@@ -174,18 +178,13 @@ def _ends(
     if space not in ids:
         fault = f"the ids of {match.group(0)!r}"
         raise DatasetFormatError.of(file.name, fault, f"those of a file of nodes, {[*ids]}", "Add the file of nodes.")
-    texts = _texts(content, match.group(0))
+    texts = content[match.group(0)].combine_chunks()
     labels = [*labels_of[space], labels_of[space][0] if labels_of[space] else ""]  # the last for an id of no node
     return _Ends(match.group(0), texts, [labels[number] for number in ids[space].number([texts], add=False)[0]])
 
 
 def _cells(content: Any, name: str) -> list[Any]:
     return content[name].to_pylist() if name in content.column_names else [None] * content.num_rows
-
-
-def _texts(content: Any, name: str) -> Any:
-    """Return a column of ids as texts: the same id may be a number in one file and among texts in another."""
-    return content[name].cast("string").combine_chunks()
 
 
 def _plain(content: Any, used: Sequence[str]) -> Any:

@@ -66,9 +66,9 @@ def from_tables(
     last time of training; a category that occurs only later is -1. Timestamps become int64 times.
 
     Args:
-        tables: {name: table}, or the path of an SQLite or DuckDB file, of a folder of RelBench, or of a folder of .csv
-            or .parquet files. A table is a frame of pandas, Polars, Arrow or DuckDB, a dict of columns, or the path of
-            a CSV or Parquet file.
+        tables: {name: table}, or the path of an SQLite or DuckDB file, of a .csv or .parquet file, or of a folder of
+            these, or of RelBench. A table is a frame of pandas, Polars, Arrow or DuckDB, a dict of columns, or the path
+            of a CSV or Parquet file.
         keys: {table: the column with the key of each row}, for tables that links refer to. A database states its keys
             and links; those given here replace them, table by table.
         links: {table: {column: the table, or the node type, that its values refer to}}.

@@ -106,10 +106,10 @@ def open(
     | `manifest.yaml`, `db/`, `tasks/` | RelBench's folders, see `from_tables` | those of the manifests |
     | NAME.yaml, or the folder that it made | the arguments of `from_tables` | as they say |
     | a file of SQLite or DuckDB | its tables, see `from_tables` | none |
-    | .csv with Source, Target | exports of Gephi, with nodes.csv or without | none |
-    | .csv with :ID, :START_ID, :END_ID | exports of graph databases, such as Neo4j; labels are node types | none |
+    | .csv with Source, Target | exports of Gephi, with nodes.csv or without | link prediction |
+    | .csv with :ID, :START_ID, :END_ID | exports of graph databases (Neo4j): labels are node types | link prediction |
     | .csv that begins with user_id,item_id,timestamp | JODIE: Wikipedia, Reddit, MOOC, LastFM | link prediction |
-    | .mtx, .npz of scipy.sparse | an adjacency matrix | none |
+    | .mtx, .npz of scipy.sparse | an adjacency matrix | link prediction |
     | `metadata.yaml` | GraphBolt's folders, see `OnDiskDataset`; edge ids are those of the files | as the YAML says |
     | `edges.*` or `edges/`, `nodes.*` or `nodes/` | CSV, Parquet, .npy: your own, by the names of files | on nodes |
 

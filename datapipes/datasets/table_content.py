@@ -121,15 +121,15 @@ def content_of(plan: Plan, reading: Reading, cuts: Cuts | None, new_pieces: Call
         kind, items = _items(plan, table, rows, labels.get(table), new_pieces)
         for part, mask in zip(MASKS, _parts(plan, table, rows, cuts), strict=True):
             if "labels" in items:
-                mask = mask & (items["labels"] >= 0 if classes else ~np.isnan(items["labels"]))
+                mask = mask & (~np.isnan(items["labels"]) if classes is None else items["labels"] >= 0)
             content.sets[part][kind] = {name: mapped(_chosen, new_pieces(), v, mask) for name, v in items.items()}
     if not (plan.labels or plan.edges):
         none = {"seeds": np.zeros(0, np.int64)}
         content.sets = {part: dict.fromkeys(content.num_nodes, none) for part in MASKS}
     content.others = {
-        "task": _task(plan, has_classes=bool(classes)),
-        "num_classes": len(classes),
-        "class_names": classes,
+        "task": _task(plan, has_classes=classes is not None),
+        "num_classes": len(classes or ()),
+        "class_names": classes or (),
         "node_names": {plan.node_type(kind): Names(ids) for kind, ids in reading.ids.items()},
         "left_out": plan.left_out,
         "time_unit": plan.time_unit if plan.times else "",
@@ -308,8 +308,8 @@ def _items(
     return kind, items
 
 
-def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Return ({table: labels}, names of the classes). Labels without classes are float32.
+def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tuple[str, ...] | None]:
+    """Return ({table: labels}, names of the classes). None: the labels are values, float32.
 
     A row without a label has the class -1, or the value NaN.
     """
@@ -318,13 +318,16 @@ def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tupl
     for table, values in arrays.items():
         if values.ndim > 1:
             raise ValueError(f"{plan.title(table, plan.labels[table])} has lists; a label is one value. Name another.")
+        is_missing = values < 0 if columns[table].kind == "category" else columns[table].missing()
+        if len(values) and is_missing.all():
+            raise ValueError(f"{plan.title(table, plan.labels[table])} has no label in any row. Name another column.")
     forms = {"text" if column.kind == "category" else arrays[t].dtype.kind for t, column in columns.items()}
     if len({form if form in ("text", "f") else "i" for form in forms}) > 1:
         raise ValueError(f"{WHERE}: labels are texts, integers and floats by turns; a task has one kind. Convert them.")
     if "f" in forms:
         return {
             t: np.where(columns[t].missing(), np.nan, values).astype(np.float32) for t, values in arrays.items()
-        }, ()
+        }, None
     if "text" in forms:
         names = sorted({str(name) for column in columns.values() for name in column.categories()})
         for table, column in columns.items():
@@ -332,6 +335,11 @@ def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tupl
             arrays[table] = np.append(places, -1)[arrays[table]]
         return arrays, tuple(names)
     for table, column in columns.items():
+        if (lowest := int(arrays[table].min(initial=0))) < 0:
+            raise ValueError(
+                f"{plan.title(table, plan.labels[table])} has the label {lowest}; classes are numbered from 0. Number "
+                "them anew, write texts, or convert values to floats; leave the cells of rows without a label empty."
+            )
         arrays[table] = np.where(column.missing(), -1, arrays[table].astype(np.int64))
     highest = max((int(values.max(initial=-1)) for values in arrays.values()), default=-1)
     if highest >= MAX_CLASSES:

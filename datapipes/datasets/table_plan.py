@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from datapipes.base.checks import check_bool, check_choice, shown
 from datapipes.base.types import EdgeType, check_edge_type, check_node_type
 from datapipes.ingest.columns import KINDS, UNITS, Kind, kind_of
+from datapipes.ingest.ids import words_of
 from datapipes.ingest.table_files import TableFiles
 from datapipes.ingest.tables import Tables
 
@@ -55,6 +57,7 @@ class Plan:
             for table, targets in links.items()
         }
         self.left_out.update(dict.fromkeys(sorted(hidden), "a task must not see it"))
+        self.left_out.update(opened.left_out)
         self.edges = self._edges(arguments["edges"])
         self._types = check_bool(WHERE, "types", types)
         node_types = {table for table in self.tables if table not in self.edges}
@@ -124,6 +127,12 @@ class Plan:
             for column, target in targets.items():
                 self._check_column("links", table, column)
                 check_node_type(WHERE, target)
+                close = difflib.get_close_matches(target, self.tables, 1, 0.85)
+                if close and target not in self.tables:
+                    raise ValueError(
+                        f"{WHERE}: links[{table!r}] refers to {target!r}, which is no table; there is {close[0]!r}. "
+                        "Name that, or give the type of nodes another name."
+                    )
                 if target in self.tables and target not in self.keys:
                     raise ValueError(
                         f"{WHERE}: links[{table!r}] refers to the table {target!r}, whose key is not known. Pass "
@@ -154,8 +163,8 @@ class Plan:
             if column in used or column in self.links.get(table, {}) or (table, column) in self._hidden:
                 continue
             if kind is None:
-                how = "name it in features to read it as a category"
-                self.left_out[table, column] = f"it holds {content.arrow_type(column)}; {how}"
+                how = "name it in features to read it as a category, or as a link, a time or a label"
+                self.left_out.setdefault((table, column), f"it holds {words_of(content.arrow_type(column))}; {how}")
             elif column == TIME and table in self.times:
                 self.left_out[table, column] = f"the feature of this name holds the times of {self.times[table]!r}"
             else:

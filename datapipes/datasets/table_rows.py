@@ -19,8 +19,11 @@ from datapipes.datasets.table_plan import WHERE, Plan
 from datapipes.ingest.columns import Column, is_until, kind_of
 from datapipes.ingest.ids import TEXTS, Ids, WrongCell
 from datapipes.ingest.pieces import Pieces
+from datapipes.ingest.table_files import TableFiles
+from datapipes.ingest.tables import Table
 
 _AT_ONCE = 2**16  # rows of a batch
+_NUMBER = "^(-?[1-9][0-9]*|0|)$"  # or an empty cell
 
 Cells = dict[str, Any]  # {column: pyarrow array}
 
@@ -62,6 +65,7 @@ class Reading:
     def __init__(self, plan: Plan, new_pieces: Callable[[], Pieces]) -> None:
         self._plan = plan
         self.ids: dict[str, Ids] = {}
+        self._settle_ids()
         for table in plan.keys:
             if table not in plan.edges:
                 self._number_keys(table)
@@ -71,6 +75,31 @@ class Reading:
         self.rows = {table: Rows(plan, table, new_pieces) for table in plan.tables}
         for table, rows in self.rows.items():
             self._read(table, rows)
+
+    def _settle_ids(self) -> None:
+        """Let ids of CSV files be read as texts, unless all of a node type are numbers: "007" and "7" are two texts.
+
+        Raises:
+            ValueError: Ids of a type are texts in one column and numbers in another.
+        """
+        plan = self._plan
+        columns: dict[str, list[tuple[str, str]]] = {table: [(table, key)] for table, key in plan.keys.items()}
+        for table, targets in plan.links.items():
+            for link, target in targets.items():
+                columns.setdefault(target, []).append((table, link))
+        for of_type in columns.values():
+            files = [(plan.tables[table], column) for table, column in of_type]
+            in_csv = [(file, name) for file, name in files if isinstance(file, TableFiles) and file.is_csv]
+            if any(_holds_text(file, name) for file, name in files) or not all(map(_are_numbers, in_csv)):
+                for file, name in in_csv:
+                    file.read_as_text(name)
+            kinds = {_holds_text(file, name): place for place, (file, name) in enumerate(files)}
+            if len(kinds) > 1:
+                texts, numbers = (plan.title(*of_type[kinds[has_text]]) for has_text in (True, False))
+                raise ValueError(
+                    f"{texts} holds texts, and {numbers.removeprefix(f'{WHERE}: ')} numbers; ids of one type must be "
+                    "of one kind. Convert the numbers to texts."
+                )
 
     def num_nodes(self) -> dict[str, int]:
         """Return {node type: number of nodes}."""
@@ -99,7 +128,7 @@ class Reading:
         if table in plan.keys and table not in plan.edges:
             required.insert(0, plan.keys[table])
         late, lacking = 0, dict.fromkeys(required, 0)
-        names = [*dict.fromkeys([*columns, *required])]
+        names = [*dict.fromkeys([*columns, *required])] or plan.tables[table].names[:1]  # one is read to count the rows
         for batch in plan.tables[table].batches(names, _AT_ONCE):
             cells = {name: _without_empty(batch.column(name)) for name in names}
             places = np.arange(place, place + batch.num_rows)
@@ -183,6 +212,23 @@ class Reading:
                 ends[link] = np.full(len(places), -1)
                 ends[link][usable] = of_link
         return {link: ends[link] for link in links}
+
+
+def _holds_text(table: Table, column: str) -> bool:
+    return str(table.arrow_type(column)) in TEXTS
+
+
+def _are_numbers(file_and_column: tuple[TableFiles, str]) -> bool:
+    """Return whether the ids in a column of a CSV file are numbers, each written as a number is."""
+    file, column = file_and_column
+    pyarrow, compute = (needed(name, "ondisk", WHERE) for name in ("pyarrow", "pyarrow.compute"))
+    if not pyarrow.types.is_integer(file.arrow_type(column)):
+        return not _holds_text(file, column)  # floats: pandas writes 7.0 where others of the column are missing
+    file.read_as_text(column)
+    cells = (batch.column(column) for batch in file.batches([column], _AT_ONCE))
+    plain = all(compute.all(compute.match_substring_regex(some, _NUMBER)).as_py() is not False for some in cells)
+    file.read_as_text(column, is_text=False)
+    return plain
 
 
 def _valid(cells: Any) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
-from datapipes.ingest.ids import TEXTS, Ids, Names, WrongCell, first_that_fails
+from datapipes.ingest.ids import TEXTS, Ids, Names, WrongCell, first_that_fails, words_of
 from datapipes.ingest.pieces import Pieces, read_in_pieces
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of a second
@@ -146,7 +146,9 @@ def numbers_of(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     if kinds.is_null(column.type):
         column = column.cast(pyarrow.float32())
     if not any(test(column.type) for test in (kinds.is_integer, kinds.is_floating, kinds.is_boolean)):
-        raise WrongCell(None, f"holds {column.type}; numbers are needed. Read it as a 'category', or leave it out.")
+        raise WrongCell(
+            None, f"holds {words_of(column.type)}; numbers are needed. Read it as a 'category', or leave it out."
+        )
     filled = column.fill_null(False if kinds.is_boolean(column.type) else 0)
     values = np.array(filled.to_numpy(zero_copy_only=False))  # a copy: Arrow's memory is read-only
     missing = np.array(column.is_null().to_numpy(zero_copy_only=False))

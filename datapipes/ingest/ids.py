@@ -147,12 +147,14 @@ class Names(Sequence[Any]):
     @overload
     def __getitem__(self, place: int) -> Any: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Any]: ...
+    def __getitem__(self, place: slice | Sequence[int] | Tensor | NDArray[Any]) -> list[Any]: ...
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
+            place = range(*place.indices(len(self)))
+        if isinstance(place, Sequence) or getattr(place, "ndim", 0) > 0:
+            return [self[int(i)] for i in place]
         try:
-            number = range(len(self))[place]
+            number = range(len(self))[int(place)]
         except IndexError:
             raise IndexError(f"names: {place} is not in [0, {len(self)}). Pass an id of this type.") from None
         number = number if self._chosen is None else int(self._chosen[number])
@@ -210,6 +212,12 @@ def places_in(chosen: NDArray[Any], count: int) -> NDArray[Any]:
     return places
 
 
+def words_of(type_: Any) -> str:
+    """Return a pyarrow type in plain words."""
+    name = str(type_)
+    return "texts" if name in TEXTS else {"null": "nothing", "double": "floats", "int64": "integers"}.get(name, name)
+
+
 def _read(pyarrow: Any, column: Any) -> tuple[str, Any]:
     """Return (kind, ids as a pyarrow array of int64, large text, or bytes); the kind "" if all ids are missing."""
     kinds, compute = pyarrow.types, needed("pyarrow.compute", "ondisk", "a table")
@@ -235,7 +243,9 @@ def _read(pyarrow: Any, column: Any) -> tuple[str, Any]:
         row = first_that_fails(column, pyarrow.int64())
         text = f"has {shown(column[row].as_py())}, which is no id: a whole number of 64 bits, or a text. Correct it."
         raise WrongCell(row, text) from error
-    raise WrongCell(None, f"holds {column.type}; ids are integers, texts, bytes or UUIDs. Convert it to text.")
+    raise WrongCell(
+        None, f"holds {words_of(column.type)}; ids are integers, texts, bytes or UUIDs. Convert it to text."
+    )
 
 
 def first_that_fails(column: Any, type_: Any) -> int:

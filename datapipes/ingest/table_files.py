@@ -37,6 +37,7 @@ from datapipes.ingest.remote import AnyFile, RemoteFile, opened
 TABLES = {".parquet": "parquet", ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv"}  # suffixes
 _MOST_HEADER, _BLOCK_BYTES = 2**16, 2**24  # most bytes of the first line of a CSV file; bytes read to find the types
 _MOST_AHEAD, _BLOCKS_AHEAD = 2**25, 32  # bytes and blocks of a CSV file that pyarrow reads ahead
+_BATCH_ROWS = 2**16
 _OF_CONTENT = (ValueError, TypeError, LookupError, NotImplementedError, EOFError, csv.Error, zlib.error)
 
 
@@ -62,6 +63,7 @@ class TableFiles:
     Attributes:
         path: the file or folder.
         names: the names of the columns.
+        is_csv: whether the files are CSV.
         has_names: whether the files name the columns; otherwise the names are "f0", "f1" ...
     Raises:
         ValueError: A file is no table, is truncated or corrupt, or has other columns than the first file.
@@ -80,7 +82,9 @@ class TableFiles:
                 raise ValueError(f"{path} must have one of the suffixes {[*TABLES]}. Rename it.")
             self._data, self.has_names = (_csv if TABLES[kind] == "csv" else _parquet)(files, kind)
         self.names: list[str] = self._data.schema.names
+        self.is_csv = TABLES.get(kind) == "csv"
         self._order: Tensor | None = None
+        self._texts: set[str] = set()
 
     def two_columns(self, ends: tuple[str, str]) -> tuple[str, str]:
         """Return the names of two columns for the ends of edges: `ends` if the table has them, else its first two.
@@ -98,8 +102,17 @@ class TableFiles:
         return self.names[0], self.names[1]
 
     def arrow_type(self, name: str) -> Any:
-        """Return the pyarrow type of a column."""
+        """Return the pyarrow type of a column, as `batches` yields it."""
+        if name in self._texts:
+            return importlib.import_module("pyarrow").large_string()
         return self._data.schema.field(name).type
+
+    def read_as_text(self, name: str, is_text: bool = True) -> None:
+        """From now on, read a column of CSV files as texts, as its cells are written; without `is_text`, no more.
+
+        Call it before `content` is read.
+        """
+        (self._texts.add if is_text else self._texts.discard)(name)
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the NumPy dtype of a column; dtype `object` if NumPy has no dtype for the values."""
@@ -169,6 +182,10 @@ class TableFiles:
         """All columns as a pyarrow table in memory. To read one column of a CSV file is to read all of them."""
         num_bytes = 2 * self.num_rows * 8 * len(self.names)  # of the table, and of the tensors made of its columns
         check_memory(self._where, str(self.path), num_bytes, "Store the columns as .npy.")
+        if self._texts:
+            pyarrow = importlib.import_module("pyarrow")
+            schema = pyarrow.schema([(name, self.arrow_type(name)) for name in self.names])
+            return pyarrow.Table.from_batches(self.batches(self.names, _BATCH_ROWS), schema)
         with self._told():
             return self._data.to_table()
 
@@ -388,6 +405,9 @@ def _csv_schema(first: AnyFile, kind: str, form: Any) -> Any:
         schema = rows.schema
     del rows
     pyarrow.default_memory_pool().release_unused()  # of the parsed rows
+    for column in schema:
+        if pyarrow.types.is_binary(column.type):
+            raise ValueError(f"{first}: the column {column.name!r} holds bytes that are no UTF-8. Convert the file.")
     return schema
 
 

@@ -51,6 +51,7 @@ class Tables(NamedTuple):
     keys: dict[str, str]
     links: dict[str, dict[str, str]]
     times: dict[str, str]
+    left_out: Mapping[tuple[str, str], str] = {}  # {(table, column): why a foreign key is no link}
 
 
 def open_tables(where: str, tables: Any) -> Tables:
@@ -69,7 +70,10 @@ def open_tables(where: str, tables: Any) -> Tables:
             f"{shown(type(tables).__name__)}. Pass {{'name of the table': table}}."
         )
     if not opened.tables:
-        raise ValueError(f"{where}: found no tables. Pass {{'name of the table': table}}.")
+        held = f"{tables} holds none" if isinstance(tables, (str, os.PathLike)) else "found no tables"
+        raise ValueError(
+            f"{where}: {held}. Pass {{'name of the table': table}}, or the path of a database or a folder."
+        )
     return opened
 
 
@@ -248,7 +252,7 @@ def _sqlite(where: str, path: Path) -> Tables:
             for number, _, target, column, at, *_ in reversed(foreign):  # SQLite lists the last first
                 if number not in of_several:
                     links.setdefault(table, {})[column] = (target, at)
-    return Tables(tables, keys, _to_keys(links, keys), {})
+    return _with_links(tables, keys, links)
 
 
 def _definition(base: sqlite3.Connection, table: str) -> str:
@@ -297,14 +301,19 @@ def _duckdb(where: str, path: Path) -> Tables:
                 keys[table] = columns[0]
             if kind == "FOREIGN KEY" and len(columns) == 1:
                 links.setdefault(table, {})[columns[0]] = (target, ats[0])
-    return Tables(tables, keys, _to_keys(links, keys), {})
+    return _with_links(tables, keys, links)
 
 
-def _to_keys(links: _References, keys: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the links that refer to the key of a table, as {table: {column: table}}."""
-    return {
-        table: {
-            column: target for column, (target, at) in columns.items() if target in keys and at in (None, keys[target])
-        }
-        for table, columns in links.items()
-    }
+def _with_links(tables: dict[str, Table], keys: dict[str, str], references: _References) -> Tables:
+    """Return Tables with the references to the key of a table as links; the others are left out."""
+    links: dict[str, dict[str, str]] = {}
+    left_out: dict[tuple[str, str], str] = {}
+    for table, columns in references.items():
+        for column, (target, at) in columns.items():
+            if target in keys and at in (None, keys[target]):
+                links.setdefault(table, {})[column] = target
+            else:
+                left_out[table, column] = (
+                    f"its foreign key refers to {target}.{at}, which is no primary key of one column"
+                )
+    return Tables(tables, keys, links, {}, left_out)

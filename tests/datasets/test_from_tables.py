@@ -160,13 +160,50 @@ def test_what_was_left_out_is_counted():
         tables, keys={"users": "id"}, links={"logins": {"user": "users"}}, times={"logins": "at"}
     )
     assert data.left_out == {
-        ("users", "bio"): "it holds string; name it in features to read it as a category",
+        (
+            "users",
+            "bio",
+        ): "it holds texts; name it in features to read it as a category, or as a link, a time or a label",
         ("users", "id"): "rows without a value: 1",
         ("logins", "at"): "rows without a value: 1",
         ("logins", "user"): "rows without a value: 1; values that are no key of users: 1",
     }
     assert "left out: users.id: rows without a value: 1" in data.describe()
     assert (data.graph.num_nodes_of("users"), data.graph.num_nodes_of("logins")) == (2, 3)
+
+
+def test_ids_of_csv_files_are_texts_unless_all_are_numbers(tmp_path):
+    def names(keys, links):
+        (tmp_path / "k.csv").write_text("id\n" + "\n".join(keys) + "\n")
+        (tmp_path / "l.csv").write_text("k,v\n" + "".join(f"{link},1\n" for link in links))
+        data = dp.datasets.from_tables(
+            {name: tmp_path / f"{name}.csv" for name in "kl"}, keys={"k": "id"}, links={"l": {"k": "k"}}
+        )
+        return [*data.node_names["k"]], data.graph.num_edges_of(("l", "f2p_k", "k"))
+
+    assert names(["007", "7"], ["007", "7", "7", ""]) == (["007", "7"], 3)
+    assert names(["7", "-3", "0"], ["7", "0", "007"]) == (["7", "-3", "0"], 2)
+    assert names(["7", "-3", "0"], ["7", "0", "0"]) == ([7, -3, 0], 3)
+    assert names(["7", "8"], ["7.0", "", "8.0"]) == ([7, 8], 2)  # as pandas writes integers where one is missing
+    assert names(["a", "7"], ["7", "7"]) == (["a", "7"], 2)
+
+
+def test_tables_of_which_no_column_is_read_are_counted(tmp_path):
+    tables = {"t": {"note": ["a", "b", "c"]}, "empty": {"x": pa.array([], pa.int64())}}
+    for source in ("dicts", "sqlite", "csv"):
+        data = dp.datasets.from_tables(SOURCES[source](tables, tmp_path))
+        assert data.graph.num_nodes == {"empty": 0, "t": 3}
+
+
+def test_foreign_keys_that_refer_to_no_primary_key_are_told(tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.sqlite")) as base:
+        base.execute("CREATE TABLE c(id TEXT, x REAL)")
+        base.execute("CREATE TABLE p(c TEXT REFERENCES c(id), d TEXT REFERENCES gone)")
+        base.execute("INSERT INTO p VALUES ('a', 'b')")
+        base.commit()
+    left_out = dp.datasets.from_tables(tmp_path / "a.sqlite").left_out
+    assert left_out["p", "c"] == "its foreign key refers to c.id, which is no primary key of one column"
+    assert left_out["p", "d"].startswith("its foreign key refers to gone")
 
 
 # --- times
@@ -315,6 +352,7 @@ def test_a_chain_samples_tables_without_a_leak():
 def test_what_does_not_fit_is_refused_by_name(refuses, tmp_path):
     (tmp_path / "no.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 100)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "latin.csv").write_bytes("a\nJürg\n".encode("latin-1"))
     mixed = in_sqlite({"t": {"x": [1, "a"]}}, tmp_path)
     users = {"users": {"id": [1, 2]}}
 
@@ -373,6 +411,10 @@ def test_what_does_not_fit_is_refused_by_name(refuses, tmp_path):
         (ValueError, {"t": {"v": [1, None], "v_missing": [1, 2]}}, {}),
         (ValueError, {"t": {"y": [[1]]}}, {"labels": {"t": "y"}}),
         (ValueError, {"t": {"y": [10**9]}}, {"labels": {"t": "y"}}),
+        (ValueError, {"t": {"y": [-1, 1]}}, {"labels": {"t": "y"}}),
+        (ValueError, {"t": {"y": [None, None]}}, {"labels": {"t": "y"}}),
+        (ValueError, users, {"links": {"users": {"id": "user"}}}),
+        (ValueError, tmp_path / "latin.csv", {}),
         (ValueError, {"t": {"y": [1]}, "u": {"y": ["a"]}}, {"labels": {"t": "y", "u": "y"}}),
         (
             ValueError,

@@ -59,7 +59,7 @@ def test_numbers_are_those_of_pandas_whatever_the_batches():
     assert np.array_equal(np.concatenate(found), expected)
     assert list(Names(ids)) == names.tolist()
     assert Names(ids)[-1] == names[-1]
-    assert Names(ids)[3:5] == names[3:5].tolist()
+    assert Names(ids)[3:5] == Names(ids)[[3, 4]] == Names(ids)[np.array([3, 4])] == names[3:5].tolist()
 
 
 def test_threads_may_share_the_numbering():

@@ -23,6 +23,7 @@ class SharedIdNumbers {
   SharedIdNumbers(const std::string& kind, std::uint64_t seed) : numbers_(kind_of(kind), seed) {}
 
   std::int64_t count() const {
+    const GilRelease nogil;
     const std::scoped_lock lock(mutex_);
     return numbers_.count();
   }
@@ -51,23 +52,29 @@ class SharedIdNumbers {
 
   // The ids with numbers [begin, end), as one column of `number`, without `valid`.
   py::tuple ids(std::int64_t begin, std::int64_t end) const {
-    const std::scoped_lock lock(mutex_);
-    if (begin < 0 || end < begin || end > numbers_.count()) throw std::out_of_range("id_numbers: no such numbers.");
-    if (numbers_.kind() == IdNumbers::Kind::kIntegers) {
-      Buffer<std::int64_t> integers(end - begin);
-      for (std::int64_t number = begin; number < end; ++number) integers[number - begin] = numbers_.integer(number);
-      return py::make_tuple(to_numpy(std::move(integers)));
+    Buffer<std::int64_t> integers;  // or the offsets of texts
+    Buffer<std::uint8_t> bytes;
+    const bool has_texts = numbers_.kind() == IdNumbers::Kind::kTexts;
+    {
+      const GilRelease nogil;
+      const std::scoped_lock lock(mutex_);
+      if (begin < 0 || end < begin || end > numbers_.count()) throw std::out_of_range("id_numbers: no such numbers.");
+      integers = Buffer<std::int64_t>(end - begin + (has_texts ? 1 : 0));
+      if (has_texts) integers[0] = 0;
+      for (std::int64_t number = begin; number < end; ++number) {
+        if (has_texts)
+          integers[number - begin + 1] = integers[number - begin] + std::ssize(numbers_.text(number));
+        else
+          integers[number - begin] = numbers_.integer(number);
+      }
+      if (has_texts) bytes = Buffer<std::uint8_t>(integers[end - begin]);
+      for (std::int64_t number = begin; has_texts && number < end; ++number) {
+        const auto text = numbers_.text(number);
+        std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data()) + integers[number - begin]);
+      }
     }
-    Buffer<std::int64_t> offsets(end - begin + 1);
-    offsets[0] = 0;
-    for (std::int64_t number = begin; number < end; ++number)
-      offsets[number - begin + 1] = offsets[number - begin] + std::ssize(numbers_.text(number));
-    Buffer<std::uint8_t> bytes(offsets[end - begin]);
-    for (std::int64_t number = begin; number < end; ++number) {
-      const auto text = numbers_.text(number);
-      std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data()) + offsets[number - begin]);
-    }
-    return py::make_tuple(to_numpy(std::move(offsets)), to_numpy(std::move(bytes)));
+    if (!has_texts) return py::make_tuple(to_numpy(std::move(integers)));
+    return py::make_tuple(to_numpy(std::move(integers)), to_numpy(std::move(bytes)));
   }
 
  private:

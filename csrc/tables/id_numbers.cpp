@@ -13,6 +13,10 @@ constexpr std::uint64_t kOdd[] = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d0
 constexpr std::size_t kLarge = std::size_t{1} << 24;  // slots; smaller tables grow fourfold, and so move ids less often
 constexpr int kGroup = 64;                            // ids whose lines of memory are fetched at once
 
+struct Secrets {
+  std::uint64_t first, second;
+};
+
 std::uint64_t folded(std::uint64_t one, std::uint64_t other) {
   const auto product = static_cast<unsigned __int128>(one) * other;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
@@ -25,12 +29,13 @@ std::uint64_t word_at(const char* place) {
   return word;
 }
 
-std::uint64_t hash_of(std::string_view text, std::uint64_t seed) {
+// Both factors have a secret, so that no text makes one of them 0.
+std::uint64_t hash_of(std::string_view text, Secrets secrets) {
   const char* place = text.data();
   std::size_t left = text.size();
-  std::uint64_t hash = seed, first = 0, last = 0;
+  std::uint64_t hash = secrets.first, first = 0, last = 0;
   for (; left > 16; place += 16, left -= 16)
-    hash = folded(word_at<std::uint64_t>(place) ^ kOdd[0], word_at<std::uint64_t>(place + 8) ^ hash);
+    hash = folded(word_at<std::uint64_t>(place) ^ secrets.second, word_at<std::uint64_t>(place + 8) ^ hash);
   if (left >= 8) {
     first = word_at<std::uint64_t>(place);
     last = word_at<std::uint64_t>(place + left - 8);
@@ -41,11 +46,11 @@ std::uint64_t hash_of(std::string_view text, std::uint64_t seed) {
     first = word_at<std::uint8_t>(place) | word_at<std::uint8_t>(place + left / 2) << 8;
     last = word_at<std::uint8_t>(place + left - 1);
   }
-  return folded(folded(first ^ kOdd[1], last ^ hash), text.size() ^ kOdd[2]);
+  return folded(folded(first ^ secrets.second ^ kOdd[1], last ^ hash), text.size() ^ kOdd[2]);
 }
 
-std::uint64_t hash_of(std::int64_t id, std::uint64_t seed) {
-  return folded(folded(static_cast<std::uint64_t>(id) ^ kOdd[0], seed ^ kOdd[1]), kOdd[2]);
+std::uint64_t hash_of(std::int64_t id, Secrets secrets) {
+  return folded(folded(static_cast<std::uint64_t>(id) ^ secrets.first, secrets.second), kOdd[2]);
 }
 
 }  // namespace
@@ -86,7 +91,11 @@ struct IdNumbers::Integers {
   static void keep(IdNumbers& numbers, Id id) { numbers.integers_.append(&id, 1); }
 };
 
-IdNumbers::IdNumbers(Kind kind, std::uint64_t seed) : kind_(kind), seed_(seed), slots_(1024) {}
+IdNumbers::IdNumbers(Kind kind, std::uint64_t seed)
+    : kind_(kind),
+      first_secret_(folded(seed ^ kOdd[0], kOdd[1])),
+      second_secret_(folded(seed ^ kOdd[1], kOdd[2]) | 1),
+      slots_(1024) {}
 
 std::string_view IdNumbers::text(std::int64_t number) const {
   const Text& text = texts_[static_cast<std::size_t>(number)];
@@ -125,7 +134,7 @@ void IdNumbers::run(Self& self, std::span<const IdColumn> columns, std::int64_t 
         continue;
       }
       ids[count] = Keys::id_at(from, row);
-      hashes[count] = hash_of(ids[count], self.seed_);
+      hashes[count] = hash_of(ids[count], {self.first_secret_, self.second_secret_});
       __builtin_prefetch(&self.slots_[hashes[count] & mask], kAdds);
       places[count++] = place;
     }
@@ -179,7 +188,7 @@ void IdNumbers::enter_all() {
   for (std::int64_t begin = 0; begin < count_; begin += kGroup) {
     const std::int64_t end = std::min<std::int64_t>(begin + kGroup, count_);
     for (std::int64_t number = begin; number < end; ++number) {
-      const std::uint64_t hash = hashes[number - begin] = hash_of(Keys::kept(*this, number), seed_);
+      const std::uint64_t hash = hashes[number - begin] = hash_of(Keys::kept(*this, number), {first_secret_, second_secret_});
       __builtin_prefetch(&slots_[hash & mask], 1);
     }
     for (std::int64_t number = begin; number < end; ++number) {

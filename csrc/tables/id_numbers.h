@@ -89,7 +89,7 @@ class IdNumbers {
   struct Integers;
 
   Kind kind_;
-  std::uint64_t seed_;
+  std::uint64_t first_secret_, second_secret_;  // of the hash
   std::int64_t count_ = 0;
   std::vector<std::uint64_t, HugePageAllocator<std::uint64_t>> slots_;  // 24 bits of the hash, 40 of number + 1; 0: free
   struct Text {

@@ -161,7 +161,8 @@ class Dataset:
         labels = [items.take(torch.arange(len(items)))["labels"] for items in sets if "labels" in items.names]
         if not labels or any(rows.ndim > 1 for rows in labels):
             return []
-        return torch.bincount(torch.cat(labels).long(), minlength=self.num_classes).tolist()
+        every = torch.cat(labels).long()
+        return torch.bincount(every[every >= 0], minlength=self.num_classes).tolist()
 
     def _title(self) -> str:
         classes = f", {self.num_classes} classes" if self.num_classes else ""

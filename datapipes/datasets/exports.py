@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from numpy.typing import NDArray
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
+from datapipes.base.sizes import check_memory
 from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.from_frames import from_pandas
 from datapipes.datasets.from_tables import from_tables
 from datapipes.datasets.npz import NpzArrays
 from datapipes.datasets.raw import DatasetFormatError, checked_ids, content_of
 from datapipes.datasets.text import read_table, text_lines
+from datapipes.graph.checks import MAX_NODES
 from datapipes.ingest.ids import Ids
 from datapipes.ingest.table_files import TABLES, TableFiles, suffix_of
 
@@ -36,6 +39,7 @@ _MATRICES = (".mtx", ".mtx.gz")
 _OF_MATRIX = {"data", "format", "shape"}  # arrays of every file of save_npz
 _ID = re.compile(r"(.*):ID(?:\((.*)\))?")
 _START, _END = (re.compile(rf":{name}_ID(?:\((.*)\))?") for name in ("START", "END"))
+_KEY, _FROM, _TO = "(id)", "(start)", "(end)"  # names that no property has
 _TYPED = re.compile(r"(.+):[a-z]+(?:\[\])?(?:\{.*\})?")  # "age:int", "tags:string[]"
 
 
@@ -50,8 +54,14 @@ def edges_by_columns(path: Path, columns: Mapping[str, str]) -> Dataset:
             f"datasets.open: columns must name 'src' and 'dst', and may name {[*ROLES[2:]]}, got {shown([*columns])}. "
             "Pass {'src': 'from', 'dst': 'to'}, for example."
         )
+    table: Any = path
+    if "rating" in columns:  # a rating is a value, also if all are whole
+        table = TableFiles(path.name, path).content
+        place = table.column_names.index(columns["rating"]) if columns["rating"] in table.column_names else -1
+        if place >= 0 and not str(table.schema.types[place]).startswith("string"):
+            table = table.set_column(place, columns["rating"], table.column(place).cast("float64"))
     return from_pandas(
-        path,
+        table,
         source=columns["src"],
         target=columns["dst"],
         time=columns.get("time"),
@@ -73,14 +83,22 @@ def gephi_files(path: Path) -> dict[str, Path] | None:
         if kind is None or kind in files:
             return None
         files[kind] = file
-    return dict(sorted(files.items(), reverse=True)) if "edges" in files else None
+    if "edges" not in files or (path.is_dir() and "type" not in {name.lower() for name in _header(files["edges"])}):
+        return None  # a folder without the column Type is read by the names of its files
+    return dict(sorted(files.items(), reverse=True))
 
 
 def read_gephi(path: Path) -> Dataset:
     """Return the Dataset of an export of Gephi. An undirected edge becomes one in each direction."""
     pyarrow, compute = (needed(name, "ondisk", "an export of Gephi") for name in ("pyarrow", "pyarrow.compute"))
     files = gephi_files(path) or {}
-    tables: dict[str, Any] = {kind: TableFiles(file.name, file).content for kind, file in files.items()}
+    tables: dict[str, Any] = {}
+    for kind, file in files.items():
+        table = TableFiles(file.name, file)
+        for name in table.names:
+            if name.lower() in ("source", "target") or (kind == "nodes" and name.lower() == "id"):
+                table.read_as_text(name)
+        tables[kind] = table.content
     names = {name.lower(): name for name in tables["edges"].column_names}
     source, target = names["source"], names["target"]
     if "type" in names:
@@ -122,6 +140,7 @@ def read_graph_export(path: Path) -> Dataset:
     ids: dict[str, Ids] = {}
     labels_of: dict[str, list[str]] = {}  # {id space: the label of each of its ids}
     relations = []
+    lost: dict[tuple[str, str], int] = {}
     for file in _csv_files(path):
         table = TableFiles(file.name, file)
         for name in table.names:
@@ -140,7 +159,7 @@ def read_graph_export(path: Path) -> Dataset:
             fault = f"an id twice in the column {key.group(0)!r}"
             raise DatasetFormatError.of(file.name, fault, "each id of a space once", "Remove one of the nodes.")
         labels_of.setdefault(space, []).extend(labels)
-        plain = _plain(content, [key.group(0), ":LABEL"]).append_column("id", texts)
+        plain = _plain(content, [key.group(0), ":LABEL"]).append_column(_KEY, texts)
         for label, rows in _grouped(labels).items():
             tables.setdefault(label, []).append(plain.take(rows))
     edges: dict[tuple[str, str, str], list[Any]] = {}
@@ -148,9 +167,11 @@ def read_graph_export(path: Path) -> Dataset:
         starts, ends = (_ends(file, content, pattern, ids, labels_of) for pattern in (_START, _END))
         kinds = [str(kind or "to") for kind in _cells(content, ":TYPE")]
         used = [starts.name, ends.name, ":TYPE"]
-        plain = _plain(content, used).append_column("start", starts.texts).append_column("end", ends.texts)
+        lost[file.name, ":TYPE"] = [*starts.labels, *ends.labels].count("")
+        plain = _plain(content, used).append_column(_FROM, starts.texts).append_column(_TO, ends.texts)
         for triple, rows in _grouped([*zip(starts.labels, kinds, ends.labels, strict=True)]).items():
-            edges.setdefault(triple, []).append(plain.take(rows))
+            if triple[0] and triple[2]:
+                edges.setdefault(triple, []).append(plain.take(rows))
     counts: dict[str, int] = {}
     for _, relation, _ in edges:
         counts[relation] = counts.get(relation, 0) + 1
@@ -159,8 +180,10 @@ def read_graph_export(path: Path) -> Dataset:
     for (src, relation, dst), parts in edges.items():
         name = relation if counts[relation] == 1 and relation not in joined else f"{src}_{relation}_{dst}"
         joined[name] = pyarrow.concat_tables(parts, promote_options="permissive")
-        links[name] = {"start": src, "end": dst}
-    return from_tables(joined, keys=dict.fromkeys(tables, "id"), links=links, edges=[*links], name=path.stem)
+        links[name] = {_FROM: src, _TO: dst}
+    data = from_tables(joined, keys=dict.fromkeys(tables, _KEY), links=links, edges=[*links], name=path.stem)
+    left_out = {key: f"ends that are no node: {count}" for key, count in lost.items() if count}
+    return replace(data, left_out={**data.left_out, **left_out})
 
 
 class _Ends:
@@ -179,7 +202,7 @@ def _ends(
         fault = f"the ids of {match.group(0)!r}"
         raise DatasetFormatError.of(file.name, fault, f"those of a file of nodes, {[*ids]}", "Add the file of nodes.")
     texts = content[match.group(0)].combine_chunks()
-    labels = [*labels_of[space], labels_of[space][0] if labels_of[space] else ""]  # the last for an id of no node
+    labels = [*labels_of[space], ""]  # the last for an id of no node
     return _Ends(match.group(0), texts, [labels[number] for number in ids[space].number([texts], add=False)[0]])
 
 
@@ -212,7 +235,10 @@ def jodie_in(path: Path) -> Path | None:
 
 
 def read_jodie(path: Path) -> Dataset:
-    """Return the Dataset of a file of JODIE: users and items, with an edge for each interaction, split by time."""
+    """Return the Dataset of a file of JODIE: users and items, with an edge for each interaction, split by time.
+
+    "state_label", the label of an interaction, is among its features: leave it out of those that a model reads.
+    """
     path = jodie_in(path) or path
     rows = read_table(path, skip_header=True)
     if rows.shape[1] < 4:
@@ -292,7 +318,12 @@ def _of_matrix_market(path: Path) -> _Entries:
         raise DatasetFormatError.of(path.name, f"the sizes {shown(' '.join(sizes))}", "rows, columns and entries")
     shape, count = (int(sizes[0]), int(sizes[1])), int(sizes[2])
     width = 2 if field == "pattern" else 3
+    if max(shape) > MAX_NODES:
+        raise DatasetFormatError.of(path.name, f"the sizes {[*shape]}", f"at most {MAX_NODES}")
+    check_memory("datasets.open", f"{path.name}, {sum(shape)} nodes,", 64 * sum(shape), "Use a machine with more.")
     entries = read_table(path, columns=width, rows=count, delimiter=" ", comments=True, skip_rows=1)
+    if (entries[:, :2] != np.floor(entries[:, :2])).any():
+        raise DatasetFormatError.of(path.name, "a row or column with a fraction", "whole numbers")
     rows, columns = (
         checked_ids(path.name, name, entries[:, place].astype(np.int64) - 1, (count,), limit)
         for place, (name, limit) in enumerate(zip(("rows", "columns"), shape, strict=True))

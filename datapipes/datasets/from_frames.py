@@ -38,12 +38,12 @@ def from_pandas(
         key: the column of `nodes` with the id of each row.
         time: the column of `edges` with the time of each row.
         label: the column with labels, of `nodes`, or of `edges` without `nodes`. None: edges are the seeds.
-        split: the column of the same table with "train", "valid", "test"; or as for `from_tables`.
+        split: the column of the table of the seeds with "train", "valid", "test"; or as for `from_tables`.
         features: {"edges": columns, "nodes": columns}, as for `from_tables`.
     Raises:
         As `from_tables`.
     """
-    labelled = "edges" if nodes is None else "nodes"
+    labelled = "nodes" if label is not None and nodes is not None else "edges"
     return from_tables(
         {"edges": edges} if nodes is None else {"nodes": nodes, "edges": edges},
         keys=None if nodes is None else {"nodes": key},
@@ -75,14 +75,14 @@ def from_networkx(graph: Any, *, label: str | None = None, split: str | None = N
     listed = [(places[u], places[v], values) for u, v, values in graph.edges(data=True)]
     if not graph.is_directed():
         listed += [(v, u, values) for u, v, values in listed if u != v]
-    ends = {"_source": [u for u, _, _ in listed], "_target": [v for _, v, _ in listed]}
+    ends = {"(source)": [u for u, _, _ in listed], "(target)": [v for _, v, _ in listed]}
     of_nodes = [values for _, values in graph.nodes(data=True)]
     data = from_pandas(
         {**ends, **_by_name([values for _, _, values in listed])},
-        {"_node": [*range(len(places))], **_by_name(of_nodes)},
-        source="_source",
-        target="_target",
-        key="_node",
+        {"(node)": [*range(len(places))], **_by_name(of_nodes)},
+        source="(source)",
+        target="(target)",
+        key="(node)",
         label=label,
         split=split,
         **options,

@@ -18,7 +18,7 @@ from datapipes.base.folder import new_folder
 from datapipes.base.progress import working
 from datapipes.datasets.dataset import MASKS, Dataset, Task
 from datapipes.datasets.relbench import RelBenchFolder, is_relbench
-from datapipes.datasets.table_content import Files, content_of, cuts_of, given_cuts, read_table_folder, write_content
+from datapipes.datasets.table_content import Files, content_of, read_table_folder, write_content
 from datapipes.datasets.table_plan import WHERE, Plan
 from datapipes.datasets.table_rows import Reading
 from datapipes.ingest.columns import Kind
@@ -43,7 +43,7 @@ def from_tables(
     types: bool = True,
     task: str | None = None,
     folder: str | Path | None = None,
-    name: str = "tables",
+    name: str | None = None,
 ) -> Dataset:
     """Return the Dataset of tables that refer to each other. Each row is a node, or an edge.
 
@@ -91,7 +91,7 @@ def from_tables(
         folder: a new or empty folder to write the data set to, so that tables may be larger than memory: rows go
             through memory in batches, and only ids stay there. The graph is mapped, features are read on demand.
             `datasets.open(folder)` opens it again. None: all is in memory.
-        name: the name of the data set in messages.
+        name: the name of the data set in messages; None: "tables", or the name of the folder of RelBench.
     Raises:
         ValueError: A table, column or value is not as the arguments say. The text names table, column and row.
         TypeError: An argument has another form.
@@ -101,6 +101,13 @@ def from_tables(
     relbench = RelBenchFolder(path, task) if path is not None and is_relbench(path) else None
     if relbench is None and task is not None:
         raise ValueError(f"{WHERE}: task={shown(task)} is for a folder of RelBench. Leave it out.")
+    has_own_task = relbench is None or labels is not None
+    if not has_own_task and (split is not None or folder is not None):
+        raise ValueError(
+            f"{WHERE}: split and folder are for tables with a task of your own; the tasks of {path} have their own "
+            "split. Leave them out, or pass labels."
+        )
+    name = name or ("tables" if relbench is None else relbench.name)
     with working("read tables"):
         plan = Plan(
             open_tables(WHERE, tables) if relbench is None else relbench.opened,
@@ -117,20 +124,17 @@ def from_tables(
             split=split if isinstance(split, Mapping) else None,
             features=features,
         )
+        if folder is not None and not plan.links:
+            raise ValueError(f"{WHERE}: folder is for tables with links, found none. Pass links, or leave folder out.")
         with contextlib.nullcontext() if folder is None else new_folder(WHERE, folder) as place:
             new_pieces = Pieces if place is None else Files(place)
             reading = Reading(plan, new_pieces)
-            if relbench is None or plan.labels:
-                content = content_of(plan, reading, cuts_of(plan, reading, split), new_pieces)
-            else:
-                name = relbench.name
-                content = content_of(plan, reading, given_cuts(relbench.cuts, time_unit), new_pieces)
+            given = split if relbench is None or has_own_task else relbench.cuts
+            content = content_of(plan, reading, given, new_pieces)
             if isinstance(new_pieces, Files):
                 write_content(new_pieces, name, content)
     data = content.dataset(name) if folder is None else read_table_folder(Path(folder))
-    if relbench is None or plan.labels:
-        return data
-    return _with_tasks(data, relbench.tasks(plan, reading))
+    return data if relbench is None or has_own_task else _with_tasks(data, relbench.tasks(plan, reading))
 
 
 def _with_tasks(data: Dataset, tasks: tuple[Task, ...]) -> Dataset:

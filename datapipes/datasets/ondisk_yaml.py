@@ -28,17 +28,17 @@ SETS = ("train_set", "validation_set", "test_set")
 TABLES = ("csv", "parquet")
 SEEDS = ("seeds", "seed_nodes", "node_pairs")  # names that mean seeds
 NEGATIVES = ("negative_srcs", "negative_dsts")
-_MOST_BYTES = 2**20  # of the YAML
+MOST_YAML_BYTES = 2**20
 
 
-def _is_inside(path: Any) -> bool:
+def is_inside(path: Any) -> bool:
     """Return whether a relative path stays within its folder. Symbolic links are not checked, but followed."""
     if not isinstance(path, str) or not path or "\0" in path or os.path.isabs(path):
         return False
     return os.path.normpath(path).split(os.sep)[0] != os.pardir
 
 
-_Path = Annotated[str, plain("paths below the folder", _is_inside)]
+_Path = Annotated[str, plain("paths below the folder", is_inside)]
 _Type = Annotated[str | None, OMITTED]  # of nodes or edges
 
 
@@ -187,7 +187,7 @@ def read_yaml(folder: Path) -> Description:
         DatasetFormatError: The file is no YAML, or has a field that GraphBolt's documentation does not allow.
         ModuleNotFoundError: PyYAML is not installed.
     """
-    content = content_of(folder / YAML, _MOST_BYTES)
+    content = content_of(folder / YAML, MOST_YAML_BYTES)
     try:
         return described(folder, without_nulls(parse_yaml(content)))
     except (ValueError, TypeError, RecursionError) as error:

@@ -16,13 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 from datapipes.base.checks import shown
+from datapipes.base.errors import needed
 from datapipes.base.records import OMITTED, Form, from_json, one_of
 from datapipes.datasets.dataset import MASKS, Task
-from datapipes.datasets.ondisk_yaml import parse_yaml, without_nulls
-from datapipes.datasets.raw import DatasetFormatError, content_of, format_errors
+from datapipes.datasets.ondisk_yaml import is_inside, parse_yaml, without_nulls
+from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of, format_errors
 from datapipes.datasets.table_plan import Plan
 from datapipes.datasets.table_rows import Reading, cell_errors
 from datapipes.ingest.columns import numbers_of, times_of
+from datapipes.ingest.ids import WrongCell, places_in
 from datapipes.ingest.table_files import TableFiles
 from datapipes.ingest.tables import Tables
 from datapipes.minibatch import SparseRows
@@ -83,10 +85,13 @@ class RelBenchFolder:
 
     def __init__(self, folder: Path, task: str | None) -> None:
         self._folder, self.name = folder, folder.name
+        pyarrow = needed("pyarrow", "ondisk", folder.name)
         database = _read(folder / MANIFEST, _Database)
         with format_errors(f"{folder.name}/{MANIFEST}"):
             tables = {name: from_json(_Table, name, spec, others=True) for name, spec in database.tables.items()}
             for name, table in tables.items():
+                if not is_inside(name) or "/" in name:
+                    raise ValueError(f"found the table {shown(name)}; expected the name of a file in db. Rename it.")
                 for column, target in (table.fkeys or {}).items():
                     if target not in tables:
                         raise ValueError(
@@ -100,6 +105,11 @@ class RelBenchFolder:
             {name: table.time_col for name, table in tables.items() if table.time_col is not None},
         )
         self.cuts = str(database.val_timestamp), str(database.test_timestamp)
+        for cut in self.cuts:
+            try:
+                times_of(pyarrow.array([cut]), "s")
+            except WrongCell as error:
+                raise DatasetFormatError(f"{folder.name}/{MANIFEST}: a timestamp {error}") from error
         names = sorted(path.parent.name for path in folder.glob(f"tasks/*/{MANIFEST}"))
         if task is not None and task not in names:
             raise ValueError(f"{folder.name}: found no task {shown(task)}; the folder has {shown(names)}. Name one.")
@@ -153,7 +163,9 @@ class RelBenchFolder:
             else:
                 fields = items.lists() if is_list else items.labels()
             sets[part] = HeteroItemSet({table: ItemSet(tuple(fields.values()), names=tuple(fields))})
-        facts = {key: value for key, value in self._content[name].items() if key not in ("sql", "description")}
+        facts = {
+            key: value for key, value in self._content[name].items() if key not in ("sql", "description", "num_classes")
+        }
         if spec.task_type in ("binary_classification", "multiclass_classification"):
             labels = [items.item_sets[table].take(torch.arange(len(items))).get("labels") for items in sets.values()]
             facts["num_classes"] = max([2, *(int(rows.max()) + 1 for rows in labels if rows is not None and len(rows))])
@@ -179,7 +191,16 @@ class _Items:
             if missing.any():
                 row = int(missing.argmax()) + 1
                 raise DatasetFormatError.of(self._title, f"row {row} without a label", "a label in each row")
-            fields["labels"] = values.astype(np.float32 if spec.task_type == "regression" else np.int64)
+            if spec.task_type == "regression":
+                fields["labels"] = values.astype(np.float32)
+            else:
+                fields["labels"] = values.astype(np.int64)
+                wrong = (fields["labels"] != values) | (values < 0) | (values >= MAX_CLASSES)
+                if wrong.any():
+                    fault = f"the label {values[wrong][0]}"
+                    raise DatasetFormatError.of(
+                        self._called, fault, f"classes in [0, {MAX_CLASSES})", "Number them anew."
+                    )
         return self._fields(fields, seeds >= 0)
 
     def lists(self) -> dict[str, Any]:
@@ -193,6 +214,8 @@ class _Items:
         kept = seeds >= 0
         if spec.dst_entity_col in self._table.names:
             column = self._column(str(spec.dst_entity_col))
+            if not hasattr(column, "value_lengths"):
+                raise DatasetFormatError.of(self._called, f"{column.type} in {spec.dst_entity_col!r}", "lists of keys")
             counts = np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
             nodes = self._nodes(str(spec.dst_entity_table), column.flatten())
             rows = np.repeat(np.arange(len(seeds)), counts)[nodes >= 0]
@@ -207,7 +230,10 @@ class _Items:
     def _fields(self, fields: dict[str, Any], kept: NDArray[Any]) -> dict[str, Any]:
         if self._spec.time_col is not None:
             with cell_errors(self._called, [self._spec.time_col], np.arange(len(kept))):
-                fields["timestamps"], _ = times_of(self._column(self._spec.time_col), self._plan.time_unit)
+                fields["timestamps"], missing = times_of(self._column(self._spec.time_col), self._plan.time_unit)
+            if missing.any():
+                row = int(missing.argmax()) + 1
+                raise DatasetFormatError.of(self._called, f"row {row} without a time", "a time in each row")
         self._plan.note(self._title, "seeds", "rows whose seeds are not in the graph", int((~kept).sum()))
         return {
             name: torch.from_numpy(rows[kept]) if isinstance(rows, np.ndarray) else rows
@@ -220,9 +246,15 @@ class _Items:
             with cell_errors(self._called, [table], np.arange(len(column))):
                 nodes: NDArray[Any] = self._reading.ids[table].number([column], add=False)[0]
                 return nodes
-        rows = np.array(column.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
-        rows[rows >= self._reading.rows[table].count] = -1
-        return rows
+        rows = self._reading.rows[table]
+        with cell_errors(self._called, [table], np.arange(len(column))):
+            places, missing = numbers_of(column)
+        if places.dtype.kind not in "iu" or rows.places is None:
+            raise DatasetFormatError.of(self._called, f"{places.dtype} for rows of {table!r}", "whole numbers")
+        kept = rows.places.whole()
+        nodes = places_in(kept, int(kept.max(initial=-1)) + 1)
+        is_kept = ~missing & (places >= 0) & (places < len(nodes) - 1)
+        return np.where(is_kept, nodes[np.where(is_kept, places, -1)], -1)
 
     def _column(self, name: str) -> Any:
         if name not in self._table.names:

@@ -16,19 +16,21 @@ from numpy.typing import NDArray
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
 from datapipes.base.files import read_regular, write_text
+from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import type_text
 from datapipes.datasets.by_name import SPLITS
 from datapipes.datasets.dataset import MASKS, Dataset, graph_of_edges, one_set
 from datapipes.datasets.edge_lists import times_of_cuts
 from datapipes.datasets.ondisk import OnDiskDataset
-from datapipes.datasets.ondisk_yaml import YAML
+from datapipes.datasets.ondisk_yaml import MOST_YAML_BYTES, YAML, is_inside
 from datapipes.datasets.raw import MAX_CLASSES, format_errors
 from datapipes.datasets.table_plan import TIME, WHERE, Plan
 from datapipes.datasets.table_rows import Reading, Rows
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph.edits import with_edges_kept
+from datapipes.graph.npy import NpyRows
 from datapipes.ingest.columns import statistics, times_of, vocabulary
-from datapipes.ingest.ids import Names, StoredIds, places_in
+from datapipes.ingest.ids import Ids, Names, StoredIds, places_in
 from datapipes.ingest.pieces import Pieces, mapped
 from datapipes.seeds import ItemSet
 
@@ -97,31 +99,38 @@ class Content:
         return replace(data, **fields, tasks=None)  # type: ignore[arg-type]  # None: one task, of these fields
 
 
-def content_of(plan: Plan, reading: Reading, cuts: Cuts | None, new_pieces: Callable[[], Pieces]) -> Content:
+def content_of(plan: Plan, reading: Reading, split: Any, new_pieces: Callable[[], Pieces]) -> Content:
     """Return the content of the rows that were read; `new_pieces` makes what keeps further arrays."""
+    labels, classes = _labels(plan, reading)
+    has_label = {table: ~np.isnan(of_table) if classes is None else of_table >= 0 for table, of_table in labels.items()}
+    cuts = _cuts(plan, reading, split, has_label)
+    known = _known_rows(plan, reading, cuts)
     content = Content({plan.node_type(kind): count for kind, count in reading.num_nodes().items()}, cuts=cuts)
     types: list[Any]
     for table, rows in reading.rows.items():
         for link, kinds in plan.edge_types(table).items():
             src, dst = (pieces.whole() for pieces in rows.links[link])
-            content.edges.update(zip(kinds, ((src, dst), (dst, src)), strict=False))
+            for one, ends in zip(kinds, ((src, dst), (dst, src)), strict=False):
+                if one in content.edges:
+                    raise ValueError(
+                        f"{WHERE}: two tables make edges of the type {type_text(one)}. Rename the table {table!r}."
+                    )
+                content.edges[one] = ends
         domain, types = "node", [plan.node_type(table)]
         if table in plan.edges:
             domain, types = "edge", [kind for kinds in plan.edge_types(table).values() for kind in kinds]
-        for column, (values, facts) in _features_of(plan, table, rows, cuts, new_pieces).items():
+        for column, (values, facts) in _features_of(plan, table, rows, known[table], new_pieces).items():
             for key in ((domain, kind, column) for kind in types):
                 content.features[key] = values
                 if facts:
                     content.facts[key] = facts
                 if column == TIME or (domain == "edge" and values.ndim == 1):
                     content.attributes.add(key)
-    labels, classes = _labels(plan, reading)
     for table in plan.labels or plan.edges:
         rows = reading.rows[table]
         kind, items = _items(plan, table, rows, labels.get(table), new_pieces)
         for part, mask in zip(MASKS, _parts(plan, table, rows, cuts), strict=True):
-            if "labels" in items:
-                mask = mask & (~np.isnan(items["labels"]) if classes is None else items["labels"] >= 0)
+            mask = mask & has_label[table] if table in has_label else mask
             content.sets[part][kind] = {name: mapped(_chosen, new_pieces(), v, mask) for name, v in items.items()}
     if not (plan.labels or plan.edges):
         none = {"seeds": np.zeros(0, np.int64)}
@@ -144,6 +153,16 @@ def _chosen(rows: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
 
 # --- files
 
+_FIELDS: dict[str, Any] = {
+    "task": str,
+    "num_classes": int,
+    "class_names": list,
+    "node_names": list,
+    "left_out": list,
+    "time_unit": str,
+    "facts": list,
+    "cuts": (list, type(None)),
+}
 TABLES = "tables.json"  # what a folder's metadata.yaml does not say
 _MOST_BYTES = 2**28  # of this file
 
@@ -214,8 +233,24 @@ def write_content(files: Files, name: str, content: Content) -> None:
     names = [[kind, named(of_type)] for kind, of_type in content.others["node_names"].items()]
     left_out = [[*key, text] for key, text in content.others["left_out"].items()]
     rest = {**content.others, "node_names": names, "left_out": left_out, "facts": facts, "cuts": content.cuts}
+    text = json.dumps(whole, ensure_ascii=False)
+    if len(text.encode()) > MOST_YAML_BYTES:
+        raise ValueError(
+            f"{WHERE}: the data set has {len(content.features)} features, too many for a folder, whose {YAML} may have "
+            f"{MOST_YAML_BYTES} bytes. Name fewer columns in features."
+        )
     write_text(folder / TABLES, json.dumps(rest, default=int))
-    write_text(folder / YAML, json.dumps(whole))
+    write_text(folder / YAML, text)
+
+
+def _mapped_file(folder: Path, name: Any, dtype: str) -> NDArray[Any]:
+    """Return a one-dimensional .npy file below a folder, memory-mapped."""
+    if not is_inside(name):
+        raise ValueError(f"found the path {shown(name)}; expected a file below the folder")
+    rows = NpyRows(TABLES, folder / name)  # checks header and size
+    if rows.dtype.name != dtype or len(rows.shape) != 1:
+        raise ValueError(f"found {rows.dtype} {[*rows.shape]} in {name}; expected {dtype} [n]")
+    return np.memmap(rows.path, rows.dtype, "r", rows.begin, rows.shape) if rows.shape[0] else np.zeros(0, dtype)
 
 
 def is_table_folder(path: Path) -> bool:
@@ -227,15 +262,31 @@ def read_table_folder(path: Path) -> Dataset:
     """Return the Dataset in a folder that `from_tables` wrote."""
 
     def names(stored: Any) -> Names:
-        kind, *arrays = stored
-        return Names(StoredIds(kind, [np.load(path / array, mmap_mode="r", allow_pickle=False) for array in arrays]))
+        kind, *paths = stored
+        dtypes = ["int64"] if kind == "integers" else ["int64", "uint8"]
+        if kind not in ("", "integers", "texts", "bytes", "uuids") or (kind and len(paths) != len(dtypes)):
+            raise ValueError(f"found the names {shown(stored)}; expected a kind of ids and its files")
+        arrays = [_mapped_file(path, name, dtype) for name, dtype in zip(paths, dtypes, strict=bool(kind))]
+        if len(arrays) == 2 and kind:
+            ends = arrays[0]
+            if len(ends) == 0 or ends[0] != 0 or ends[-1] != len(arrays[1]) or (ends[1:] < ends[:-1]).any():
+                raise ValueError(f"found offsets in {paths[0]} that do not fit {paths[1]}")
+        return Names(StoredIds(kind, arrays) if kind else Ids())
 
     def typed(kind: Any) -> Any:
         return tuple(kind) if isinstance(kind, list) else kind
 
     data = OnDiskDataset(path, include_original_edge_id=True).load()
     with format_errors(f"{path.name}/{TABLES}"):
-        rest = json.loads(read_regular(path / TABLES, _MOST_BYTES))
+        try:
+            rest = parse_strict(read_regular(path / TABLES, _MOST_BYTES).decode(), floats=True)
+        except RecursionError as error:
+            raise ValueError("found values nested too deep") from error
+        if not isinstance(rest, dict) or rest.keys() != {*_FIELDS}:
+            raise ValueError(f"found {shown([*rest] if isinstance(rest, dict) else rest)}; expected {_FIELDS}")
+        for name, kinds in _FIELDS.items():
+            if not isinstance(rest[name], kinds):
+                raise ValueError(f"{name} is {shown(rest[name])}, expected {kinds}")
         facts = {
             (domain, typed(kind), name): {
                 fact: names(value) if fact == "categories" else value for fact, value in values.items()
@@ -252,11 +303,29 @@ def read_table_folder(path: Path) -> Dataset:
 # --- features
 
 
+def _known_rows(plan: Plan, reading: Reading, cuts: Cuts | None) -> dict[str, NDArray[Any] | None]:
+    """Return {table: which rows are known in training}, bool [count]; None: all.
+
+    These are the rows up to the last time of training. If a column has the split, they are the rows that it marks, and
+    in other tables those up to the last time of a marked row.
+    """
+    last, marked = None if cuts is None else cuts[0], {}
+    for table in plan.split:
+        rows = reading.rows[table]
+        marked[table] = _parts(plan, table, rows, None)[0]
+        if rows.times is not None and marked[table].any():
+            latest = int(rows.times.values()[marked[table]].max())
+            last = latest if last is None else max(last, latest)
+    return {
+        table: marked.get(table, None if last is None or rows.times is None else rows.times.values() <= last)
+        for table, rows in reading.rows.items()
+    }
+
+
 def _features_of(
-    plan: Plan, table: str, rows: Rows, cuts: Cuts | None, new_pieces: Callable[[], Pieces]
+    plan: Plan, table: str, rows: Rows, is_known: NDArray[Any] | None, new_pieces: Callable[[], Pieces]
 ) -> dict[str, tuple[NDArray[Any], dict[str, Any]]]:
     """Return {name: (rows, facts for the metadata)} of the features of a table."""
-    is_known = None if cuts is None or rows.times is None else rows.times.values() <= cuts[0]
     arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
     for name, column in rows.columns.items():
         values, missing, facts = column.values(), column.missing(), {}
@@ -350,17 +419,23 @@ def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tupl
     return arrays, tuple(map(str, range(highest + 1)))
 
 
-def cuts_of(plan: Plan, reading: Reading, split: Any) -> Cuts | None:
+def _cuts(plan: Plan, reading: Reading, split: Any, has_label: Mapping[str, NDArray[Any]]) -> Cuts | None:
     """Return the last time of training and of validation; None if the split is not by time."""
     if split is not None and not isinstance(split, Mapping):
-        return given_cuts(split, plan.time_unit)
-    columns = [reading.rows[table].times for table in plan.labels or plan.edges]
-    if plan.split or not columns or None in columns:
+        return _given_cuts(split, plan.time_unit)
+    columns = {table: reading.rows[table].times for table in plan.labels or plan.edges}
+    times = [
+        column.values()[has_label[table]] if table in has_label else column.values()
+        for table, column in columns.items()
+        if column is not None
+    ]
+    if plan.split or not times or len(times) < len(columns):
         return None
-    return times_of_cuts(np.sort(np.concatenate([column.values() for column in columns if column is not None])))
+    return times_of_cuts(np.sort(np.concatenate(times)))
 
 
-def given_cuts(split: Any, unit: str) -> Cuts:
+def _given_cuts(split: Any, unit: str) -> Cuts:
+    """Return two given times, the last of training and of validation, in the unit of the graph."""
     pyarrow = needed("pyarrow", "ondisk", WHERE)
     try:
         train, validation = (int(times_of(pyarrow.array([time]), unit)[0][0]) for time in split)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -71,6 +70,12 @@ class Plan:
             raise ValueError(
                 f"{WHERE}: labels names tables of nodes and of edges; a task has one kind. Leave some out."
             )
+        for table in self.split:
+            if table not in (self.labels or self.edges):
+                raise ValueError(
+                    f"{WHERE}: split names the table {table!r}, whose rows are no seeds; seeds are the rows of "
+                    f"{shown([*(self.labels or self.edges)])}. Name one of these, or pass labels."
+                )
         given = self._by_table("features", arguments["features"])
         self.features = {
             table: self._given_features(table, given[table]) if table in given else self._default_features(table)
@@ -127,7 +132,7 @@ class Plan:
             for column, target in targets.items():
                 self._check_column("links", table, column)
                 check_node_type(WHERE, target)
-                close = difflib.get_close_matches(target, self.tables, 1, 0.85)
+                close = [one for one in self.tables if _singular(one) == _singular(target)]
                 if close and target not in self.tables:
                     raise ValueError(
                         f"{WHERE}: links[{table!r}] refers to {target!r}, which is no table; there is {close[0]!r}. "
@@ -141,6 +146,8 @@ class Plan:
         return {table: dict(targets) for table, targets in links.items()}
 
     def _edges(self, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, Iterable) or not all(isinstance(table, str) for table in value):
+            raise TypeError(f"{WHERE}: edges must be names of tables, got {shown(value)}. Pass a list of them.")
         tables = (value,) if isinstance(value, str) else tuple(value)
         targets = {target for columns in self.links.values() for target in columns.values()}
         for table in tables:
@@ -187,6 +194,10 @@ class Plan:
                 kind = columns[column]
             if not callable(kind):
                 check_choice(WHERE, f"features[{table!r}][{column!r}]", kind, KINDS)
+            if column == self.labels.get(table):
+                raise ValueError(
+                    f"{WHERE}: features[{table!r}] names {column!r}, which has the labels. Leave it out of one of them."
+                )
             if column == TIME and table in self.times:
                 raise ValueError(
                     f"{WHERE}: features[{table!r}] has {TIME!r}, the feature that holds the times of the column "
@@ -215,3 +226,8 @@ class Plan:
                 f"{WHERE}: {argument} names the column {shown(column)} of {self.called(table)}, which has "
                 f"{shown(self.tables[table].names)}. Name one of these."
             )
+
+
+def _singular(name: str) -> str:
+    """Return a name without case and a plural's s: with these alone, two names are most likely meant to be one."""
+    return name.casefold().rstrip("s")

@@ -33,6 +33,7 @@ class Rows:
 
     Attributes:
         count: their number.
+        places: of a table without keys, the place of each row in the table.
         links: {link: (rows, nodes)}: the rows with a value, and the nodes that they refer to. For a table of edges,
             {its first link: (sources, destinations)}.
         columns: {column: values}, the features.
@@ -44,6 +45,7 @@ class Rows:
             return Column(kind, plan.time_unit, new_pieces) if table in by_table else None
 
         self.count = 0
+        self.places = None if table in plan.keys else new_pieces()
         self.links = {link: (new_pieces(), new_pieces()) for link in plan.edge_types(table)}
         kinds = plan.features[table]
         self.columns = {column: Column(kind, plan.time_unit, new_pieces) for column, kind in kinds.items()}
@@ -170,6 +172,8 @@ class Reading:
                 with cell_errors(plan.called(table), [name], places):
                     column.add(cells[name])
             rows.count += len(places)
+            if rows.places is not None:
+                rows.places.add(places)
         for link, (no_value, no_row) in counts.items():
             plan.note(table, link, "rows without a value", no_value)
             plan.note(table, link, f"values that are no key of {plan.links[table][link]}", no_row)
@@ -245,7 +249,8 @@ def _kept(places: NDArray[Any], cells: Cells, mask: NDArray[Any]) -> tuple[NDArr
 def _without_empty(cells: Any) -> Any:
     """Return a pyarrow array with null in place of each empty text and each NaN."""
     pyarrow, compute = (needed(name, "ondisk", WHERE) for name in ("pyarrow", "pyarrow.compute"))
-    if str(cells.type) in TEXTS:
+    is_dictionary = pyarrow.types.is_dictionary(cells.type)
+    if str(cells.type.value_type if is_dictionary else cells.type) in TEXTS:
         cells = cells.cast(pyarrow.large_string())
         return compute.if_else(compute.equal(cells, ""), None, cells)
     is_float = pyarrow.types.is_floating(cells.type)

@@ -58,6 +58,10 @@ class AgeAdder(MiniBatchTransformer):
         seed_times = self._seed_times(minibatch)
         nodes = dict(minibatch.node_features or {})
         for key, (_, kind, name) in self._of_nodes.items():
+            if kind not in seed_times:
+                raise ValueError(
+                    f"{self.name}: no nodes {shown(kind)}; sampled are {shown([*seed_times])}. Name these."
+                )
             nodes.update(self._age(nodes, key, "node", kind, name, seed_times[kind]))
         changes: dict[str, Any] = {"node_features": nodes}
         if self._of_edges:

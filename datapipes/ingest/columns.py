@@ -6,6 +6,7 @@ batches. A missing value (null, or NaN of a number) becomes 0 and is noted in `m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
+from datapipes.base.sizes import check_memory
 from datapipes.ingest.ids import TEXTS, Ids, Names, WrongCell, first_that_fails, words_of
 from datapipes.ingest.pieces import Pieces, read_in_pieces
 
@@ -26,12 +28,15 @@ _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64, "float64":
 def kind_of(type_: Any) -> str | None:
     """Return how a column of this pyarrow type is read if nothing is said: one of KINDS; None: not at all."""
     kinds = needed("pyarrow.types", "ondisk", "a table")
+    is_list = False
     while kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
-        type_ = type_.value_type
+        type_, is_list = type_.value_type, True
     if any(test(type_) for test in (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal)):
         return "number"
+    if is_list:
+        return None
     if kinds.is_dictionary(type_):
-        return "category"
+        return "category" if str(type_.value_type) in TEXTS or kinds.is_integer(type_.value_type) else None
     return "time" if kinds.is_timestamp(type_) or kinds.is_date(type_) else None
 
 
@@ -53,7 +58,7 @@ def times_of(column: Any, unit: str) -> tuple[NDArray[Any], NDArray[Any]]:
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False))
     per_second = UNITS[unit]
     if kinds.is_date(column.type):
-        column = column.cast(pyarrow.date32()).cast(pyarrow.int32())
+        column = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
         values, step, back = _whole(pyarrow, column), 86400 * per_second, 1
     elif kinds.is_timestamp(column.type):
         has, values = UNITS[column.type.unit], _whole(pyarrow, column.cast(pyarrow.int64()))
@@ -62,7 +67,8 @@ def times_of(column: Any, unit: str) -> tuple[NDArray[Any], NDArray[Any]]:
         values, step, back = _whole(pyarrow, column), 1, 1
     else:
         raise WrongCell(None, f"holds {column.type}; times are timestamps, dates, ISO texts or integers. Convert it.")
-    outside = np.abs(values) > np.iinfo(np.int64).max // step
+    most = np.iinfo(np.int64).max // step
+    outside = (values > most) | (values < -most)
     if outside.any():
         row = int(outside.argmax())
         raise WrongCell(row, f"has a time outside int64 in the unit {unit!r}. Choose a coarser time_unit.")
@@ -80,7 +86,10 @@ def is_until(column: Any, last: Any, unit: str) -> NDArray[Any]:
     elif pyarrow.types.is_timestamp(column.type):
         unit = column.type.unit
     times, missing = times_of(column, unit)
-    (limit,), _ = times_of(pyarrow.array([last]), unit)
+    try:
+        (limit,), _ = times_of(pyarrow.array([last]), unit)
+    except WrongCell:  # beyond what the unit holds, as any time of it is
+        (limit,) = np.sign(times_of(pyarrow.array([last]), "s")[0]) * np.iinfo(np.int64).max
     is_early: NDArray[Any] = (times <= limit) & ~missing
     return is_early
 
@@ -138,7 +147,11 @@ def numbers_of(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         if inside.any():
             row = int(np.flatnonzero(~missing)[int(inside.argmax()) // max(width, 1)])
             raise WrongCell(row, "has a list with a missing number. Fill it in.")
-        values = np.zeros((len(column), width, *flat.shape[1:]), flat.dtype)
+        shape = (len(column), width, *flat.shape[1:])
+        check_memory(
+            "a table", f"a column of lists, {shown([*shape])},", math.prod(shape) * flat.itemsize, "Shorten them."
+        )
+        values = np.zeros(shape, flat.dtype)
         values[~missing] = flat.reshape(-1, width, *flat.shape[1:]) if width else 0
         return values, missing
     if kinds.is_decimal(column.type):
@@ -180,11 +193,14 @@ class Column:
         self.kind, self._unit = kind, unit
         self._ids = Ids()
         self._values, self._missing = new_pieces(), new_pieces()
+        self._dtype: np.dtype[Any] | None = None  # of the first array of a function
         self._unshaped = 0  # leading rows that are all missing, before the shape of a row is known
 
     def add(self, cells: Any) -> None:
         """Take the next rows, a pyarrow array. Raises WrongCell."""
         missing = np.zeros(len(cells), bool)
+        if len(cells) == 0 and callable(self.kind):
+            return
         if self.kind == "category":
             if needed("pyarrow", "ondisk", "a table").types.is_boolean(cells.type):
                 cells = cells.cast("int64")
@@ -198,9 +214,10 @@ class Column:
         self._missing.add(missing)
         before = self._values.row_shape
         if missing.all() and len(values):  # an empty list says nothing of the length of the others
-            if before is None:
+            if before is None and values.ndim > 1:
                 self._unshaped += len(values)
                 return
+            before = () if before is None else before
             values = np.zeros((len(values), *before), values.dtype)
         elif before is not None and len(values) and values.shape[1:] != before:
             shapes = f"{[*values.shape[1:]]} after rows of shape {[*before]}"
@@ -217,6 +234,10 @@ class Column:
             found = f"{values.dtype} {shown([*values.shape])} for {len(cells)} cells"
             text = f"is read by a function that returned {found}. Return an array of numbers with a row for each cell."
             raise WrongCell(None, text)
+        if self._dtype is not None and not np.can_cast(values.dtype, self._dtype, "safe"):
+            text = f"is read by a function that returned {values.dtype} after {self._dtype}. Return one dtype."
+            raise WrongCell(None, text)
+        self._dtype = values.dtype if self._dtype is None else self._dtype
         return values
 
     def values(self) -> NDArray[Any]:

@@ -70,11 +70,11 @@ class Ids:
                 f"holds {' and '.join(sorted(kinds))}; ids that are compared must be of one kind. Convert it to text."
             )
             raise WrongCell(None, text)
-        if not kinds:
+        if not kinds or (self._numbers is None and not add):
             return np.full((len(columns), len(columns[0])), -1)
-        if not self.kind:
+        if self._numbers is None:
             (self.kind,) = kinds
-            self._numbers = _core.IdNumbers("integers" if self.kind == "integers" else "texts", secrets.randbits(63))
+            self._numbers = _new_numbers(self.kind)
         arrays = [column if kind else _missing(pyarrow, self.kind, len(column)) for kind, column in read]
         numbers: NDArray[Any] = self._numbers.number([_viewed(pyarrow, array) for array in arrays], add=add)
         return numbers
@@ -97,6 +97,14 @@ class Ids:
         arrays: tuple[NDArray[Any], ...] = self._numbers.ids(begin, end)
         return arrays
 
+    def __reduce__(self) -> Any:
+        return (StoredIds, (self.kind, self._arrays(0, self.count))) if self.count else (Ids, ())
+
+
+def _new_numbers(kind: str) -> Any:
+    """Return an empty numbering; the secret keeps ids from a hostile file apart in its hash table."""
+    return _core.IdNumbers("integers" if kind == "integers" else "texts", secrets.randbits(63))
+
 
 class StoredIds(Ids):
     """Ids in files, as `Names.store` wrote them. They are numbered again when an id is looked up.
@@ -115,7 +123,7 @@ class StoredIds(Ids):
 
     def number(self, columns: Sequence[Any], *, add: bool) -> NDArray[Any]:
         if self._numbers is None:
-            numbers = _core.IdNumbers("integers" if self.kind == "integers" else "texts", secrets.randbits(63))
+            numbers = _new_numbers(self.kind)
             for begin in range(0, self.count, _AT_ONCE):
                 numbers.number([(*self._arrays(begin, min(begin + _AT_ONCE, self.count)), None)], add=True)
             self._numbers = numbers
@@ -177,8 +185,12 @@ class Names(Sequence[Any]):
         Raises:
             ValueError: The names are of another kind, such as texts where integers are needed.
         """
-        column = needed("pyarrow", "ondisk", "names").array(names)
+        pyarrow = needed("pyarrow", "ondisk", "names")
+        column = pyarrow.array(names)
         try:
+            if self._ids.kind == "uuids" and str(column.type) in TEXTS:
+                cells = pyarrow.array([uuid.UUID(name).bytes for name in names], pyarrow.binary(16))
+                column = pyarrow.ExtensionArray.from_storage(pyarrow.uuid(), cells)
             numbers = self._ids.number([column], add=False)[0]
         except WrongCell as error:
             raise ValueError(f"names: {shown(names)} {error}") from error
@@ -186,19 +198,20 @@ class Names(Sequence[Any]):
 
     def store(self, new_pieces: Callable[[], Pieces]) -> tuple[str, list[NDArray[Any]]]:
         """Write the names to new pieces, and return (kind, arrays), the arguments of StoredIds."""
-        size = _AT_ONCE if self._chosen is None else 1
         kept = [new_pieces() for _ in range(1 if self._ids.kind == "integers" else 2)]
         if len(kept) == 2:
             kept[0].add(np.zeros(1, np.int64))
         kept[-1].add(np.zeros(0, np.int64 if len(kept) == 1 else np.uint8))
         num_bytes = 0
-        for begin in range(0, len(self), size):
-            number = begin if self._chosen is None else int(self._chosen[begin])
-            arrays = self._ids._arrays(number, min(number + size, self._ids.count))
+        for begin in range(0, len(self), _AT_ONCE):
+            end = min(begin + _AT_ONCE, len(self))
+            numbers = [] if self._chosen is None else self._chosen[begin:end].tolist()
+            parts = [self._ids._arrays(number, number + 1) for number in numbers] or [self._ids._arrays(begin, end)]
+            kept[-1].add(np.concatenate([part[-1] for part in parts]))
             if len(kept) == 2:
-                kept[0].add(arrays[0][1:] + num_bytes)
-                num_bytes += len(arrays[1])
-            kept[-1].add(arrays[-1])
+                ends = np.concatenate([part[0][1:] - part[0][:-1] for part in parts]).cumsum() + num_bytes
+                kept[0].add(ends)
+                num_bytes = int(ends[-1])
         return self._ids.kind, [pieces.whole() for pieces in kept]
 
     def __repr__(self) -> str:
@@ -232,6 +245,11 @@ def _read(pyarrow: Any, column: Any) -> tuple[str, Any]:
         return "", column
     if kinds.is_floating(column.type):  # pandas has floats where an integer is missing
         column = compute.if_else(compute.is_nan(column), None, column)
+        too_large = np.asarray(compute.fill_null(compute.abs(column), 0).to_numpy(zero_copy_only=False)) >= 2**53
+        if too_large.any():
+            raise WrongCell(
+                int(too_large.argmax()), "has a float of 2^53 or more, which is no exact id. Write integers."
+            )
     try:
         if kinds.is_integer(column.type) or kinds.is_floating(column.type):
             return "integers", column.cast(pyarrow.int64())

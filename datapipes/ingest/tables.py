@@ -26,6 +26,7 @@ from datapipes.ingest.table_files import TABLES, TableFiles, suffix_of
 
 _SQLITE, _DUCKDB = b"SQLite format 3\0", b"DUCK"  # how the files begin, DuckDB's from byte 8
 _INDEX = re.compile("__index_level_[0-9]+__")  # a nameless index of pandas
+_HERE = "WHERE schema_name = current_schema() AND database_name = current_database()"
 _SQL_TYPES = {"integer": "int64", "real": "float64", "text": "large_string", "blob": "large_binary"}
 
 
@@ -86,6 +87,12 @@ def _name(where: str, name: Any) -> str:
 def _of_path(where: str, path: Path) -> Tables:
     if path.is_dir():
         files = [file for file in sorted(path.iterdir()) if suffix_of(file.name) in TABLES]
+        names = [file.name.removesuffix(suffix_of(file.name)) for file in files]
+        if len({*names}) < len(names):
+            raise ValueError(
+                f"{where}: {path} has {shown([file.name for file in files])}; a table is named by its file: two "
+                "have one. Move one away."
+            )
         return Tables(
             {file.name.removesuffix(suffix_of(file.name)): TableFiles(where, file) for file in files}, {}, {}, {}
         )
@@ -130,6 +137,8 @@ def _opened(where: str, name: str, table: Any) -> Table:
         elif not hasattr(table, "__arrow_c_stream__"):
             raise TypeError(f"found {shown(type(table).__name__)}")
         content = pyarrow.table(table)
+        if len({*content.column_names}) < len(content.column_names):
+            raise ValueError(f"two columns of one name in {shown(content.column_names)}")
     except (ValueError, TypeError, NotImplementedError, OverflowError) as error:  # those of pyarrow are among these
         raise ValueError(
             f"{where} must be a path, a dict of equally long columns, or a frame of pandas, Polars, Arrow or DuckDB "
@@ -187,7 +196,10 @@ class _OfDatabase:
         for rows in self._rows(names, most):
             if isinstance(rows, list):
                 columns = zip(*rows, strict=True)
-                arrays = [pyarrow.array(values, field.type) for values, field in zip(columns, fields, strict=True)]
+                try:
+                    arrays = [pyarrow.array(values, field.type) for values, field in zip(columns, fields, strict=True)]
+                except (ValueError, OverflowError) as error:  # an integer beyond 2^53 among floats
+                    raise ValueError(f"{self._where}: {' '.join(text_of(error).split())} Correct the value.") from error
                 rows = pyarrow.RecordBatch.from_arrays(arrays, schema=fields)
             yield rows
 
@@ -242,8 +254,7 @@ def _sqlite(where: str, path: Path) -> Tables:
                 column: _sql_type(pyarrow, where, table, column, {kind for (kind,) in ask(_kinds(table, column))})
                 for _, column, *_ in info
             }
-            has_row_ids = "without rowid" not in _definition(base, table)
-            order = "rowid" if has_row_ids else ", ".join(map(_quoted, key))
+            order = "_rowid_" if _has_row_ids(base, table) else ", ".join(map(_quoted, key))
             tables[table] = _OfDatabase(f"{where}: table {table!r}", types, rows_of(table, order))
             if len(key) == 1:
                 keys[table] = key[0]
@@ -255,9 +266,12 @@ def _sqlite(where: str, path: Path) -> Tables:
     return _with_links(tables, keys, links)
 
 
-def _definition(base: sqlite3.Connection, table: str) -> str:
-    ((text,),) = base.execute("SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?", [table])
-    return " ".join(str(text).lower().rpartition(")")[2].split())
+def _has_row_ids(base: sqlite3.Connection, table: str) -> bool:
+    try:
+        base.execute(f"SELECT _rowid_ FROM {_quoted(table)} LIMIT 0")
+    except sqlite3.OperationalError:  # WITHOUT ROWID
+        return False
+    return True
 
 
 def _kinds(table: str, column: str) -> str:
@@ -291,12 +305,14 @@ def _duckdb(where: str, path: Path) -> Tables:
         return rows
 
     with _reading(where, path, "DuckDB", duckdb.Error), duckdb.connect(str(path), read_only=True) as base:
-        for (table,) in base.execute("SELECT table_name FROM duckdb_tables() ORDER BY table_oid").fetchall():
+        for (table,) in base.execute(f"SELECT table_name FROM duckdb_tables() {_HERE} ORDER BY table_oid").fetchall():
             schema = pyarrow.RecordBatchReader.from_stream(base.sql(f"SELECT * FROM {_quoted(table)} LIMIT 0")).schema
             types = {field.name: field.type for field in schema}
             tables[table] = _OfDatabase(f"{where}: table {table!r}", types, rows_of(table))
         facts = "table_name, constraint_type, constraint_column_names, referenced_table, referenced_column_names"
-        for table, kind, columns, target, ats in base.execute(f"SELECT {facts} FROM duckdb_constraints()").fetchall():
+        for table, kind, columns, target, ats in base.execute(
+            f"SELECT {facts} FROM duckdb_constraints() {_HERE}"
+        ).fetchall():
             if kind == "PRIMARY KEY" and len(columns) == 1:
                 keys[table] = columns[0]
             if kind == "FOREIGN KEY" and len(columns) == 1:
@@ -308,10 +324,12 @@ def _with_links(tables: dict[str, Table], keys: dict[str, str], references: _Ref
     """Return Tables with the references to the key of a table as links; the others are left out."""
     links: dict[str, dict[str, str]] = {}
     left_out: dict[tuple[str, str], str] = {}
+    named = {table.casefold(): table for table in tables}  # SQL compares names so
     for table, columns in references.items():
         for column, (target, at) in columns.items():
-            if target in keys and at in (None, keys[target]):
-                links.setdefault(table, {})[column] = target
+            to = named.get(target.casefold(), target)
+            if to in keys and (at is None or at.casefold() == keys[to].casefold()):
+                links.setdefault(table, {})[column] = to
             else:
                 left_out[table, column] = (
                     f"its foreign key refers to {target}.{at}, which is no primary key of one column"

@@ -83,7 +83,7 @@ def test_a_graph_database(tmp_path):
     assert len(graph.edge_types) == 8  # and the reverses
     assert values(data, "node", "Actor", "born") == [1964, 1967]
     assert values(data, "edge", ("Actor", "Actor_KNOWS_Director", "Director"), "since") == [1998]
-    assert data.left_out["ACTED_IN", "start"] == "values that are no key of Actor: 1"
+    assert data.left_out["roles.csv", ":TYPE"] == "ends that are no node: 1"
 
 
 def test_jodie(tmp_path):
@@ -143,6 +143,11 @@ def test_a_list_with_names_of_its_own(tmp_path):
     assert data.graph.relation(None).edge_attributes["time"].tolist() == [1, 3, 2]  # in the order of the graph
     assert [len(part) for part in (data.train_set, data.validation_set, data.test_set)] == [2, 1, 0]
     assert data.training_graph.num_edges == 2
+    whole = tmp_path / "otc.csv"
+    whole.write_text("from,to,stars\na,b,-1\nb,a,3\n")
+    rated = dp.datasets.open(whole, columns={"src": "from", "dst": "to", "rating": "stars"})
+    assert (rated.task, rated.train_set[:][1].tolist()) == ("edge_regression", [-1, 3])
+    whole.unlink()
     rated = dp.datasets.open(tmp_path, columns={"src": "from", "dst": "to", "rating": "amount"})
     assert (rated.task, rated.train_set[:][1].tolist()) == ("edge_regression", [1.5, 2, 4])
 
@@ -218,6 +223,8 @@ def test_what_these_readers_refuse(tmp_path, refuses):
         ({"a.csv": "\n".join(line[:9] for line in JODIE.splitlines())}, {}),
         ({"a.mtx": "%%MatrixMarket matrix array real general\n1 1\n1\n"}, {}),
         ({"a.mtx": "no matrix"}, {}),
+        ({"a.mtx": "%%MatrixMarket matrix coordinate real general\n2 2 1\n1.9 2.2 5.5\n"}, {}),
+        ({"a.mtx": f"%%MatrixMarket matrix coordinate real general\n{10**17} 2 0\n"}, {}),
         (trade, {"columns": {"src": "from"}}),
         (trade, {"columns": {"src": "from", "dst": "to", "colour": "x"}}),
         (trade, {"columns": {"src": "from", "dst": "where"}}),

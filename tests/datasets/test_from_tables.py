@@ -3,6 +3,9 @@
 import contextlib
 import datetime
 import importlib.util
+import json
+import os
+import pickle
 import sqlite3
 
 import numpy as np
@@ -17,6 +20,7 @@ from plain_tables import ARGUMENTS, plain_graph, random_tables
 import datapipes as dp
 
 PURCHASES = {"buyer": ["a", "b", "a"], "item": [7, 9, 7], "price": [1.5, 2.0, 3.0]}
+HALVES = {"kind": lambda cells: [cell if cell < 65_536 else cell + 0.5 for cell in cells]}["kind"]
 LINKS = {"purchases": {"buyer": "user", "item": "item"}}
 
 
@@ -137,6 +141,32 @@ def test_a_folder_has_what_memory_has(tmp_path, edges, monkeypatch):
             *expected.metadata["node", "customers", "city"]["categories"]
         ]
         assert (data.left_out, data.time_unit, data.task) == (expected.left_out, "s", expected.task)
+
+
+def test_a_folder_that_was_changed_ends_in_typed_errors(tmp_path):
+    folder = tmp_path / "out"
+    dp.datasets.from_tables({"t😀": PURCHASES}, links={"t😀": LINKS["purchases"]}, edges="t😀", folder=folder)
+    text = (folder / "tables.json").read_text()
+    os.mkfifo(folder / "arrays" / "fifo.npy")
+    facts = json.loads(text)
+    names = facts["node_names"]
+    for changed in (
+        5,
+        {**facts, "task": 5},
+        {**facts, "more": 1},
+        {**facts, "node_names": [["user", ["texts", "/etc/passwd", "../x"]]]},
+        {**facts, "node_names": [["user", ["texts", "arrays/fifo.npy", "arrays/fifo.npy"]]]},
+        {**facts, "node_names": [["user", ["words", *names[0][1][1:]]]]},
+        {**facts, "node_names": [["user", [names[0][1][0], *names[0][1][:0:-1]]]]},
+        {**facts, "facts": [[]]},
+        "[" * 10**5,
+        "PK",
+    ):
+        (folder / "tables.json").write_text(changed if isinstance(changed, str) else json.dumps(changed))
+        with pytest.raises((ValueError, OSError)):
+            dp.datasets.open(folder)
+    (folder / "tables.json").write_text(text)
+    assert [*dp.datasets.open(folder).node_names["user"]] == ["a", "b"]
 
 
 def test_both_ends_of_one_type_are_numbered_source_before_destination():
@@ -289,7 +319,69 @@ def test_columns_do_not_depend_on_batches(monkeypatch):
     assert whole.graph.digest() == parts.graph.digest()
 
 
+def test_categories_and_means_of_a_split_by_a_column_are_those_of_its_training_rows():
+    table = {
+        "s": ["train", "train", "test", ""],
+        "x": [1.0, 2.0, 300.0, 9.0],
+        "k": ["a", "b", "c", "a"],
+        "y": [0, 1, 0, 1],
+    }
+    visits = {"t": [0, 1], "at": [1, 7], "z": [1.0, 3.0]}
+    data = dp.datasets.from_tables(
+        {"t": {**table, "id": range(4), "at": [1, 2, 9, 3]}, "visits": visits},
+        keys={"t": "id"},
+        links={"visits": {"t": "t"}},
+        times={"t": "at", "visits": "at"},
+        labels={"t": "y"},
+        split={"t": "s"},
+        features={"t": ["x", "k"]},
+    )
+    assert data.metadata["node", "t", "x"]["mean"] == 1.5
+    assert [*data.metadata["node", "t", "k"]["categories"]] == ["a", "b"]
+    assert data.metadata["node", "visits", "z"]["mean"] == 1.0  # of rows up to time 2, the last of training
+
+
+def test_a_column_without_values_keeps_its_kind():
+    table = pa.table(
+        {"when": pa.nulls(2, pa.timestamp("s")), "flag": pa.nulls(2, pa.bool_()), "n": pa.nulls(2, pa.int32())}
+    )
+    data = dp.datasets.from_tables({"t": table})
+    dtypes = {name: data.features["node", "t", name].dtype for name in ("when", "flag", "n")}
+    assert dtypes == {"when": torch.int64, "flag": torch.bool, "n": torch.int32}
+
+
+def test_an_empty_text_of_a_categorical_is_missing():
+    table = {"k": pd.Categorical(["a", "", "b"]), "v": [1, 2, 3]}
+    data = dp.datasets.from_tables({"t": table}, links={"t": {"k": "kind"}})
+    assert [*data.node_names["kind"]] == ["a", "b"]
+
+
+def test_names_in_sql_are_compared_without_case(tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.sqlite")) as base:
+        base.execute("CREATE TABLE users(id INTEGER PRIMARY KEY, rowid TEXT)")
+        base.execute("CREATE TABLE posts(author INTEGER REFERENCES Users(ID))")
+        base.executemany("INSERT INTO users VALUES (?, ?)", [(9, "a"), (3, "c"), (5, "b")])
+        base.execute("INSERT INTO posts VALUES (5)")
+        base.commit()
+    data = dp.datasets.from_tables(tmp_path / "a.sqlite")
+    assert [*data.node_names["users"]] == [3, 5, 9]
+    assert pairs_of(data.graph, ("posts", "f2p_author", "users")) == [(0, 0, 1)]
+
+
+def test_names_can_be_pickled_and_copied():
+    data = dp.datasets.from_tables(random_tables(2), **ARGUMENTS)
+    copy_of = pickle.loads(pickle.dumps(data))
+    assert [*copy_of.node_names["shops"]] == [*data.node_names["shops"]]
+    assert copy_of.node_names["products"].numbers([data.node_names["products"][3]]).tolist() == [3]
+
+
 # --- tasks
+
+
+def test_the_split_by_time_counts_rows_with_labels():
+    table = {"y": pa.array([None] * 70 + [0, 1] * 15, pa.int64()), "at": range(100)}
+    data = dp.datasets.from_tables({"t": pa.table(table)}, labels={"t": "y"}, times={"t": "at"})
+    assert [len(part) for part in (data.train_set, data.validation_set, data.test_set)] == [21, 5, 4]
 
 
 @pytest.mark.parametrize(
@@ -415,6 +507,17 @@ def test_what_does_not_fit_is_refused_by_name(refuses, tmp_path):
         (ValueError, {"t": {"y": [None, None]}}, {"labels": {"t": "y"}}),
         (ValueError, users, {"links": {"users": {"id": "user"}}}),
         (ValueError, tmp_path / "latin.csv", {}),
+        (ValueError, {"t": {"v": list(range(70_000))}}, {"features": {"t": {"v": HALVES}}}),
+        (ValueError, {"t": {"id": [2.0**53, 1.0]}}, {"keys": {"t": "id"}}),
+        (ValueError, {"t": {"y": [1]}}, {"labels": {"t": "y"}, "features": {"t": ["y"]}}),
+        (ValueError, {"t": {"s": ["train"]}}, {"split": {"t": "s"}}),
+        (ValueError, {"t": {"x": [1]}}, {"folder": tmp_path / "out"}),
+        (TypeError, users, {"edges": 5}),
+        (
+            ValueError,
+            {name: {"a": [1], "b": [2]} for name in ("p", "rev_p")},
+            {"links": {name: {"a": "u", "b": "u"} for name in ("p", "rev_p")}, "edges": ["p", "rev_p"]},
+        ),
         (ValueError, {"t": {"y": [1]}, "u": {"y": ["a"]}}, {"labels": {"t": "y", "u": "y"}}),
         (
             ValueError,

@@ -198,6 +198,33 @@ def test_seeds_that_are_not_in_the_graph_are_left_out(folder, tmp_path):
     assert (rows["seeds"].tolist(), rows["destinations"].tolist()) == ([0, 2], [[1], [2]])
 
 
+def test_rows_of_a_table_without_a_key_are_found_by_their_place_in_the_file(tmp_path):
+    folder = write_relbench(tmp_path / "rel", tasks=())
+    at = pa.array([np.datetime64(day, "s") for day in ("2024-04-01", "2024-01-01", "2024-01-02")], pa.timestamp("s"))
+    pa.parquet.write_table(
+        pa.table({"customer": [0, 1, 2], "v": [1, 2, 3], "at": at}), folder / "db" / "visits.parquet"
+    )
+    (folder / "tasks" / "lab").mkdir(parents=True)
+    (folder / "tasks" / "lab" / "manifest.yaml").write_text(
+        "kind: external\ntask_type: regression\nentity_table: visits\nentity_col: row\ntarget_col: y\n"
+    )
+    pa.parquet.write_table(
+        pa.table({"row": [2, 1, 0], "y": [300.0, 200.0, 100.0]}), folder / "tasks" / "lab" / "train.parquet"
+    )
+    data = dp.datasets.open(folder)
+    seeds, labels = data.train_set.item_sets["visits"][:]
+    assert (data.features["node", "visits", "v"].read(seeds) * 100).tolist() == labels.tolist() == [300, 200]
+
+
+@pytest.mark.parametrize("labels_of", [[0.5, 1.0], [-1, 1], [0, 10**7]])
+def test_labels_that_are_no_classes_are_refused(tmp_path, labels_of):
+    folder = write_relbench(tmp_path / "rel", tasks=("churn",))
+    table = labels("churn", "train").slice(0, 2).set_column(2, "churn", pa.array(labels_of))
+    pa.parquet.write_table(table, folder / "tasks" / "churn" / "train.parquet")
+    with pytest.raises(DatasetFormatError, match="found the label"):
+        dp.datasets.open(folder)
+
+
 def test_what_a_folder_lacks_is_told(refuses, tmp_path):
     folder = write_relbench(tmp_path / "rel", tasks=("churn", "next"))
     manifests = {name: folder / name / "manifest.yaml" for name in ("", "tasks/churn", "tasks/next")}
@@ -223,9 +250,13 @@ def test_what_a_folder_lacks_is_told(refuses, tmp_path):
         ("tasks/churn", "task_type: binary_classification", "task_type: ranking"),
         ("tasks/churn", "time_col: timestamp", "time_col: when"),
         ("tasks/next", "dst_entity_col: product\n", ""),
+        ("tasks/next", "dst_entity_col: product", "dst_entity_col: timestamp"),
+        ("", "test_timestamp: '2024-03-21'", "test_timestamp: soon"),
+        ("", "  visits:", "  ../visits:"),
     ):
         refuses((DatasetFormatError, ValueError), changed, name, old, new)
     refuses(ValueError, dp.datasets.from_tables, folder, task="ltv")
+    refuses(ValueError, dp.datasets.from_tables, folder, split=("2024-01-01", "2024-01-02"))
     refuses(ValueError, dp.datasets.from_tables, {"t": {"x": [1]}}, task="churn")
     (folder / "db" / "visits.parquet").unlink()
     refuses((ValueError, OSError), dp.datasets.from_tables, folder)

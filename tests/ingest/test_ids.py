@@ -36,6 +36,7 @@ def test_ids_of_every_kind_are_numbered_by_first_occurrence(cells, names):
     ids = Ids()
     assert ids.number([cells], add=True).tolist() == [[0, 1, -1, 0]]
     assert list(Names(ids)) == names
+    assert Names(ids).numbers(names[::-1]).tolist() == [1, 0]
     assert ids.number([cells], add=False).tolist() == [[0, 1, -1, 0]]
 
 

@@ -4,15 +4,17 @@ ids: 10^7 texts ("user8123456", drawn from 10^7, so 6.3 million are distinct), n
 Compared with pandas.factorize of the same Arrow texts, and with pyarrow's dictionary_encode.
 typed: a database of customers, 20,000 products and purchases in time, by from_tables, in two shapes: 200,000 customers
 with 10 purchases each, as in large sets of RelBench, and 50,000 with 100. 512 customers a minibatch at times of their
-own, fanouts [128, 64], trees, the last purchases first. Sampling alone, and with two columns of each type. Compared
-with torch_geometric's NeighborLoader on pyg-lib over the same graph, with the same columns as `x`; without pyg-lib this
-side is left out. One thread each. All in alternation, median of 7.
+own, fanouts [128, 64], trees, the last purchases first. Sampling alone; with two columns of each type; and then with
+add_ages, for times of purchases. The first two are compared with torch_geometric's NeighborLoader on pyg-lib over the
+same graph, with the same columns as `x`; without pyg-lib this side is left out. One thread each. All in alternation,
+median of 7.
 Run: python benchmarks/tables.py
-Result (2-core VM, shared, commit of this file): 8.7 M texts/s, 2.2 x pandas.factorize (another run, before a text of up
-to 12 bytes lay in one line: 1.8 x), dictionary_encode 3.8. With 10 purchases (7,900 edges a minibatch) 1,097
-minibatches/s and 891 with columns, PyG on pyg-lib 0.9.0 392 and 385: 2.8 x and 2.3 x; half of our 0.9 ms is Python.
-With 100 (52,000 edges) 393 and 328, PyG 76 and 70: 5.2 x and 4.7 x. 10^8 texts, 63 million of them distinct, as the
-ends of 5 * 10^7 edges in a Parquet file, become a folder in 48 s in a cgroup of 4 GiB; anonymous memory: 3.4 GB.
+Result (2-core VM, shared; ids on commit 94fb26f, typed on ae6d129): 8.7 M texts/s, 2.2 x pandas.factorize (another run,
+before a text of up to 12 bytes lay in one line: 1.8 x), dictionary_encode 3.8. With 10 purchases (7,900 edges a
+minibatch) 1,034 minibatches/s, 802 with columns and 664 with ages; PyG on pyg-lib 0.9.0 321 and 307: 3.2 x and 2.6 x
+(another run: 2.8 x and 2.3 x); half of our 0.9 ms is Python. With 100 (52,000 edges) 324, 224 and 194, PyG 55 and 48:
+5.9 x and 4.6 x (another run: 5.2 x and 4.7 x). 10^8 texts, 63 million of them distinct, as the ends of 5 * 10^7 edges
+in a Parquet file, become a folder in 48 s in a cgroup of 4 GiB; anonymous memory: 3.4 GB.
 """
 
 from __future__ import annotations
@@ -124,7 +126,9 @@ def typed(num_customers: int, num_purchases: int, repeats: int) -> Figures:
     )
     fetched = sampled.fetch_feature(data.features, COLUMNS)
     edges = sum(block.num_edges for hop in next(iter(sampled)).blocks for block in hop.values())
+    timed = sampled.fetch_feature(data.features, {**COLUMNS, "purchases": [*COLUMNS["purchases"], "time"]})
     sides = {"sampling (minibatches/s)": stream_of(sampled), "with columns (minibatches/s)": stream_of(fetched)}
+    sides["with columns and ages (minibatches/s)"] = stream_of(timed.add_ages({"purchases": ["time"]}, per=86_400))
     sides |= pyg_sides(data, seeds, times)
     rates = alternate({name: rate_of(side, MINIBATCHES) for name, side in sides.items()}, repeats, warm_ups=1)
     figures: Figures = {**rates, "edges in the first minibatch": edges}

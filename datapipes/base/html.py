@@ -18,14 +18,14 @@ def filled(template: str, **values: Any) -> str:
     return str(_environment().get_template(template).render(**values))
 
 
-def table_html(title: str, rows: Sequence[Sequence[object]]) -> str:
-    """Return a table with a title as HTML. The first row is the header.
+def table_html(title: str, rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> str:
+    """Return a table with a title above it and notes below it as HTML. The first row is the header.
 
-    After MOST_ROWS more rows, a last line says how many are left out.
+    After MOST_ROWS more rows, a line says how many are left out.
     """
     left_out = len(rows) - 1 - MOST_ROWS
-    more = f"... and {left_out} more" if left_out > 0 else ""
-    return filled("table.html", title=title, rows=rows[: MOST_ROWS + 1], more=more)
+    more = [f"... and {left_out} more"] if left_out > 0 else []
+    return filled("table.html", title=title, rows=rows[: MOST_ROWS + 1], notes=[*more, *notes])
 
 
 @cache

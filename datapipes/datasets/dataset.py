@@ -146,12 +146,16 @@ class Dataset:
         rows = self._rows()
         table = zip_longest(aligned([row[:-1] for row in rows], _MOST_TYPES), rows[: _MOST_TYPES + 1])
         lines = [self._title(), *(f"{line}  {row[-1] if row else ''}".rstrip() for line, row in table)]
-        lines += [f"left out: {'.'.join(key)}: {text}" for key, text in self.left_out.items()]
+        return "\n".join(map(one_line, lines + self._notes()))
+
+    def _notes(self) -> list[str]:
+        """Return the lines below the table of `describe`."""
+        lines = [f"left out: {'.'.join(key)}: {text}" for key, text in self.left_out.items()]
         if counts := self._class_counts():
             named = [f"{name} {count}" for name, count in zip(self.class_names, counts, strict=True)]
             more = f", and {len(named) - _MOST_TYPES} more" if len(named) > _MOST_TYPES else ""
             lines.append(f"training items of each class: {', '.join(named[:_MOST_TYPES])}{more}")
-        return "\n".join(map(one_line, lines))
+        return lines
 
     def _class_counts(self) -> list[int]:
         """Return the number of training items of each class; [] without classes, or with several labels an item."""
@@ -182,8 +186,8 @@ class Dataset:
         return table
 
     def _repr_html_(self) -> str:
-        """Return the table of `describe` as HTML, for notebooks."""
-        return table_html(self._title(), self._rows())
+        """Return what `describe` says as HTML, for notebooks."""
+        return table_html(self._title(), self._rows(), self._notes())
 
     def with_validation(self, share: float = 0.2, seed: int = 0) -> Dataset:
         """Return the data set with a random part of `train_set` as `validation_set`.

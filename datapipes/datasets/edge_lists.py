@@ -27,7 +27,7 @@ from datapipes.base.types import EdgeType
 from datapipes.datasets.raw import DatasetFormatError, as_float32, ids_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.text import read_table, text_lines
-from datapipes.ingest.table_files import is_number
+from datapipes.ingest.arrow_files import is_number
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.15
 _EDGE_BYTES = 72  # memory of an edge besides its row in the table: id, feature, item, and its entries in two graphs

@@ -18,7 +18,8 @@ from datapipes.base.folder import new_folder
 from datapipes.base.progress import working
 from datapipes.datasets.dataset import MASKS, Dataset, Task
 from datapipes.datasets.relbench import RelBenchFolder, is_relbench
-from datapipes.datasets.table_content import Files, content_of, read_table_folder, write_content
+from datapipes.datasets.table_content import content_of
+from datapipes.datasets.table_folder import Files, read_table_folder, write_content
 from datapipes.datasets.table_plan import WHERE, Plan
 from datapipes.datasets.table_rows import Reading
 from datapipes.ingest.columns import Kind

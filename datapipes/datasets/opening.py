@@ -44,7 +44,7 @@ from datapipes.datasets.raw import DatasetFormatError, RawDataset, component_of
 from datapipes.datasets.raw_hetero import RawHeteroDataset, RawItems
 from datapipes.datasets.rdf import is_rdf, read_rdf
 from datapipes.datasets.relbench import is_relbench
-from datapipes.datasets.table_content import is_table_folder, read_table_folder
+from datapipes.datasets.table_folder import is_table_folder, read_table_folder
 from datapipes.datasets.table_yaml import is_table_yaml, read_table_yaml
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph import CSCGraph, HeteroCSCGraph

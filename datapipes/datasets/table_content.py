@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,22 +12,17 @@ from numpy.typing import NDArray
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
-from datapipes.base.files import read_regular, write_text
-from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import type_text
 from datapipes.datasets.by_name import SPLITS
 from datapipes.datasets.dataset import MASKS, Dataset, graph_of_edges, one_set
 from datapipes.datasets.edge_lists import times_of_cuts
-from datapipes.datasets.ondisk import OnDiskDataset
-from datapipes.datasets.ondisk_yaml import MOST_YAML_BYTES, YAML, is_inside
-from datapipes.datasets.raw import MAX_CLASSES, format_errors
+from datapipes.datasets.raw import MAX_CLASSES
 from datapipes.datasets.table_plan import TIME, WHERE, Plan
 from datapipes.datasets.table_rows import Reading, Rows
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph.edits import with_edges_kept
-from datapipes.graph.npy import NpyRows
 from datapipes.ingest.columns import statistics, times_of, vocabulary
-from datapipes.ingest.ids import Ids, Names, StoredIds, places_in
+from datapipes.ingest.ids import Names, places_in
 from datapipes.ingest.pieces import Pieces, mapped
 from datapipes.seeds import ItemSet
 
@@ -149,155 +141,6 @@ def content_of(plan: Plan, reading: Reading, split: Any, new_pieces: Callable[[]
 def _chosen(rows: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
     chosen: NDArray[Any] = rows[mask]
     return chosen
-
-
-# --- files
-
-_FIELDS: dict[str, Any] = {
-    "task": str,
-    "num_classes": int,
-    "class_names": list,
-    "node_names": list,
-    "left_out": list,
-    "time_unit": str,
-    "facts": list,
-    "cuts": (list, type(None)),
-}
-TABLES = "tables.json"  # what a folder's metadata.yaml does not say
-_MOST_BYTES = 2**28  # of this file
-
-
-class Files:
-    """Makes Pieces that lie in numbered .npy files of the folder "arrays" in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._numbers = folder, itertools.count()
-        (folder / "arrays").mkdir()
-
-    def __call__(self) -> Pieces:
-        return Pieces(self.folder / "arrays" / f"{next(self._numbers)}.npy")
-
-
-def write_content(files: Files, name: str, content: Content) -> None:
-    """Write the content to the folder of its files: a metadata.yaml, which OnDiskDataset reads, and further fields."""
-    folder = files.folder
-
-    def path_of(rows: NDArray[Any]) -> str:
-        if not isinstance(rows, np.memmap):  # without rows, or made in memory
-            pieces = files()
-            mapped(lambda some: some, pieces, rows)
-            return f"arrays/{Path(str(pieces.path)).name}"
-        return f"arrays/{Path(str(rows.filename)).name}"
-
-    def stored(rows: NDArray[Any]) -> dict[str, str]:
-        return {"format": "numpy", "path": path_of(rows)}
-
-    def typed(kind: Any) -> dict[str, Any]:
-        return {} if kind is None else {"type": type_text(kind) if isinstance(kind, tuple) else kind}
-
-    def listed(keys: Any, **facts: Any) -> list[dict[str, Any]]:
-        return [
-            {"domain": key[0], **typed(key[1]), "name": key[2], **stored(content.features[key]), **facts}
-            for key in keys
-        ]
-
-    def named(names: Names) -> list[Any]:
-        kind, arrays = names.store(files)
-        return [kind, *map(path_of, arrays)]
-
-    edges = []
-    for kind, (src, dst) in content.edges.items():
-        pairs = mapped(lambda one, other: np.stack([one, other], axis=1), files(), src, dst)
-        edges.append({**typed(kind), **stored(pairs)})
-    sets = {
-        part: [
-            {
-                **typed(kind),
-                "data": [{"name": field, **stored(rows), "in_memory": False} for field, rows in data.items()],
-            }
-            for kind, data in by_type.items()
-        ]
-        for part, by_type in content.sets.items()
-    }
-    nodes = [{**typed(kind), "num": count} for kind, count in content.num_nodes.items()]
-    whole = {
-        "dataset_name": name,
-        "graph": {"nodes": nodes, "edges": edges, "feature_data": listed(sorted(content.attributes, key=str))},
-        "feature_data": listed(content.features, in_memory=False),
-        "tasks": [{"name": content.others["task"], **sets}],
-    }
-    facts = [
-        [[*key], {fact: named(value) if isinstance(value, Names) else value for fact, value in values.items()}]
-        for key, values in content.facts.items()
-    ]
-    names = [[kind, named(of_type)] for kind, of_type in content.others["node_names"].items()]
-    left_out = [[*key, text] for key, text in content.others["left_out"].items()]
-    rest = {**content.others, "node_names": names, "left_out": left_out, "facts": facts, "cuts": content.cuts}
-    text = json.dumps(whole, ensure_ascii=False)
-    if len(text.encode()) > MOST_YAML_BYTES:
-        raise ValueError(
-            f"{WHERE}: the data set has {len(content.features)} features, too many for a folder, whose {YAML} may have "
-            f"{MOST_YAML_BYTES} bytes. Name fewer columns in features."
-        )
-    write_text(folder / TABLES, json.dumps(rest, default=int))
-    write_text(folder / YAML, text)
-
-
-def _mapped_file(folder: Path, name: Any, dtype: str) -> NDArray[Any]:
-    """Return a one-dimensional .npy file below a folder, memory-mapped."""
-    if not is_inside(name):
-        raise ValueError(f"found the path {shown(name)}; expected a file below the folder")
-    rows = NpyRows(TABLES, folder / name)  # checks header and size
-    if rows.dtype.name != dtype or len(rows.shape) != 1:
-        raise ValueError(f"found {rows.dtype} {[*rows.shape]} in {name}; expected {dtype} [n]")
-    return np.memmap(rows.path, rows.dtype, "r", rows.begin, rows.shape) if rows.shape[0] else np.zeros(0, dtype)
-
-
-def is_table_folder(path: Path) -> bool:
-    """Return whether `from_tables` wrote a folder."""
-    return (path / TABLES).is_file() and (path / YAML).is_file()
-
-
-def read_table_folder(path: Path) -> Dataset:
-    """Return the Dataset in a folder that `from_tables` wrote."""
-
-    def names(stored: Any) -> Names:
-        kind, *paths = stored
-        dtypes = ["int64"] if kind == "integers" else ["int64", "uint8"]
-        if kind not in ("", "integers", "texts", "bytes", "uuids") or (kind and len(paths) != len(dtypes)):
-            raise ValueError(f"found the names {shown(stored)}; expected a kind of ids and its files")
-        arrays = [_mapped_file(path, name, dtype) for name, dtype in zip(paths, dtypes, strict=bool(kind))]
-        if len(arrays) == 2 and kind:
-            ends = arrays[0]
-            if len(ends) == 0 or ends[0] != 0 or ends[-1] != len(arrays[1]) or (ends[1:] < ends[:-1]).any():
-                raise ValueError(f"found offsets in {paths[0]} that do not fit {paths[1]}")
-        return Names(StoredIds(kind, arrays) if kind else Ids())
-
-    def typed(kind: Any) -> Any:
-        return tuple(kind) if isinstance(kind, list) else kind
-
-    data = OnDiskDataset(path, include_original_edge_id=True).load()
-    with format_errors(f"{path.name}/{TABLES}"):
-        try:
-            rest = parse_strict(read_regular(path / TABLES, _MOST_BYTES).decode(), floats=True)
-        except RecursionError as error:
-            raise ValueError("found values nested too deep") from error
-        if not isinstance(rest, dict) or rest.keys() != {*_FIELDS}:
-            raise ValueError(f"found {shown([*rest] if isinstance(rest, dict) else rest)}; expected {_FIELDS}")
-        for name, kinds in _FIELDS.items():
-            if not isinstance(rest[name], kinds):
-                raise ValueError(f"{name} is {shown(rest[name])}, expected {kinds}")
-        facts = {
-            (domain, typed(kind), name): {
-                fact: names(value) if fact == "categories" else value for fact, value in values.items()
-            }
-            for (domain, kind, name), values in rest.pop("facts")
-        }
-        cuts = rest.pop("cuts")
-        rest["node_names"] = {kind: names(stored) for kind, stored in rest["node_names"]}
-        rest["left_out"] = {(table, column): text for table, column, text in rest["left_out"]}
-        rest["class_names"] = tuple(rest["class_names"])
-        return Content({}, facts=facts, cuts=cuts and tuple(cuts), others=rest).completed(data)
 
 
 # --- features

@@ -14,7 +14,10 @@ HOSTILE = "</td><script>alert(1)</script>"
 
 def cells(html: str) -> list[str]:
     assert not re.search(r"<(script|img|link|iframe)|url\(|https?:", html)
-    return [re.sub("<[^>]*>", "", each).strip() for each in re.findall(r"<(?:td|th|b)[ >][^\n]*?</(?:td|th|b)>", html)]
+    return [
+        re.sub("<[^>]*>", "", each).strip()
+        for each in re.findall(r"<(?:td|th|b|div)[ >][^\n]*?</(?:td|th|b|div)>", html)
+    ]
 
 
 def test_texts_are_escaped_and_long_tables_are_cut():

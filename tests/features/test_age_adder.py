@@ -39,6 +39,22 @@ def typed():
     return graph, dp.FeatureStore({key: dp.TensorFeature(rows) for key, rows in features.items()})
 
 
+def with_times():
+    """Return a chain that fetches times of nodes and edges."""
+    graph, features = untyped()
+    items = dp.ItemSet((torch.arange(40), torch.full((40,), 1_710_000_000)), ("seeds", "timestamps"))
+    pipe = dp.ItemSampler(items, 8).temporal_sample_neighbor(graph, [3], edge_time_attr="time", return_edge_ids=True)
+    return pipe.fetch_feature(features, ["born", "born_missing"], ["time"])
+
+
+def contract_chain() -> dp.Stage:
+    return with_times().add_ages(["born"], ["time"], per=DAY)
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    return contract_chain(), dp.AgeAdder(with_times(), ["born"], ["time"], per=DAY)
+
+
 @pytest.mark.parametrize("form", ["nodes", "pairs", "rows"])
 @pytest.mark.parametrize(
     "options", [{}, {"disjoint": True}, {"subgraph_type": "induced"}], ids=["times", "trees", "induced"]
@@ -97,12 +113,8 @@ def test_ages_with_types(disjoint, seed_type):
 
 
 def test_ages_come_from_workers():
-    graph, features = untyped()
-    items = dp.ItemSet((torch.arange(40), torch.full((40,), 1_710_000_000)), ("seeds", "timestamps"))
-    pipe = dp.ItemSampler(items, 8).temporal_sample_neighbor(graph, [3], edge_time_attr="time")
-    pipe = pipe.fetch_feature(features, ["born"])
-    with dp.DataLoader(pipe.add_ages(["born"]), num_workers=2) as loader:
-        assert [minibatch.digest() for minibatch in loader] == digests(pipe.add_ages(["born"]))
+    with dp.DataLoader(contract_chain(), num_workers=2) as loader:
+        assert [minibatch.digest() for minibatch in loader] == digests(contract_chain())
 
 
 def test_what_has_no_age_is_refused(refuses):

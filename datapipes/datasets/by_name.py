@@ -38,7 +38,7 @@ from datapipes.datasets.ondisk_yaml import SETS, TABLES, WHERE, Description, des
 from datapipes.datasets.raw import format_errors
 from datapipes.graph.npy import NpyRows
 from datapipes.ingest.table_files import TABLES as TABLE_SUFFIXES
-from datapipes.ingest.table_files import TableFiles, suffix_of
+from datapipes.ingest.table_files import TableFiles, stem_of, suffix_of
 from datapipes.seeds import ItemSet
 
 _FORMATS = {".npy": "numpy", **TABLE_SUFFIXES}
@@ -101,7 +101,7 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _stem(path: Path) -> str:
-    return path.name if path.is_dir() else path.name.removesuffix(suffix_of(path.name))
+    return path.name if path.is_dir() else stem_of(path.name)
 
 
 def _format_of(path: Path) -> str:

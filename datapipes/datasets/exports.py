@@ -31,7 +31,7 @@ from datapipes.datasets.raw import DatasetFormatError, checked_ids, content_of
 from datapipes.datasets.text import read_table, text_lines
 from datapipes.graph.checks import MAX_NODES
 from datapipes.ingest.ids import Ids
-from datapipes.ingest.table_files import TABLES, TableFiles, suffix_of
+from datapipes.ingest.table_files import TABLES, TableFiles, stem_of, suffix_of
 
 ROLES = ("src", "dst", "time", "rating", "weight")
 JODIE = ["user_id", "item_id", "timestamp"]  # how its header begins
@@ -67,7 +67,7 @@ def edges_by_columns(path: Path, columns: Mapping[str, str]) -> Dataset:
         time=columns.get("time"),
         label=columns.get("rating"),
         features={"edges": [columns["weight"]] if "weight" in columns else []},
-        name=path.name.removesuffix(suffix_of(path.name)),
+        name=stem_of(path.name),
     )
 
 
@@ -151,7 +151,7 @@ def read_graph_export(path: Path) -> Dataset:
         if key is None:
             relations.append((file, content))
             continue
-        space, stem = key.group(2) or "", file.name.removesuffix(suffix_of(file.name))
+        space, stem = key.group(2) or "", stem_of(file.name)
         texts = content[key.group(0)].combine_chunks()
         labels = [str(label or stem) for label in _cells(content, ":LABEL")]
         before = ids.setdefault(space, Ids()).count

@@ -17,7 +17,7 @@ from datapipes.base.checks import shown
 from datapipes.base.errors import needed
 from datapipes.datasets.table_plan import WHERE, Plan
 from datapipes.ingest.columns import Column, is_until, kind_of
-from datapipes.ingest.ids import TEXTS, Ids, WrongCell
+from datapipes.ingest.ids import TEXTS, Ids, WrongCell, without_nan
 from datapipes.ingest.pieces import Pieces
 from datapipes.ingest.table_files import TableFiles
 from datapipes.ingest.tables import Table
@@ -253,8 +253,7 @@ def _without_empty(cells: Any) -> Any:
     if str(cells.type.value_type if is_dictionary else cells.type) in TEXTS:
         cells = cells.cast(pyarrow.large_string())
         return compute.if_else(compute.equal(cells, ""), None, cells)
-    is_float = pyarrow.types.is_floating(cells.type)
-    return compute.if_else(compute.is_nan(cells), None, cells) if is_float else cells
+    return without_nan(cells) if pyarrow.types.is_floating(cells.type) else cells
 
 
 @contextlib.contextmanager

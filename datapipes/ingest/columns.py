@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
 from datapipes.base.sizes import check_memory
-from datapipes.ingest.ids import TEXTS, Ids, Names, WrongCell, first_that_fails, words_of
+from datapipes.ingest.ids import TEXTS, Ids, Names, WrongCell, first_that_fails, without_nan, words_of
 from datapipes.ingest.pieces import Pieces, read_in_pieces
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of a second
@@ -54,7 +54,7 @@ def times_of(column: Any, unit: str) -> tuple[NDArray[Any], NDArray[Any]]:
     if str(column.type) in TEXTS:
         column = _parsed(pyarrow, compute, column)
     if kinds.is_floating(column.type):
-        column = compute.if_else(compute.is_nan(column), None, column)
+        column = without_nan(column)
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False))
     per_second = UNITS[unit]
     if kinds.is_date(column.type):

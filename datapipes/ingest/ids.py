@@ -244,12 +244,12 @@ def _read(pyarrow: Any, column: Any) -> tuple[str, Any]:
     if column.null_count == len(column):
         return "", column
     if kinds.is_floating(column.type):  # pandas has floats where an integer is missing
-        column = compute.if_else(compute.is_nan(column), None, column)
-        too_large = np.asarray(compute.fill_null(compute.abs(column), 0).to_numpy(zero_copy_only=False)) >= 2**53
+        digits = {16: 11, 32: 24, 64: 53}[column.type.bit_width]  # from 2^digits on, a float may have been rounded
+        column = without_nan(column).cast(pyarrow.float64())
+        too_large = np.asarray(compute.fill_null(compute.abs(column), 0).to_numpy(zero_copy_only=False)) >= 2**digits
         if too_large.any():
-            raise WrongCell(
-                int(too_large.argmax()), "has a float of 2^53 or more, which is no exact id. Write integers."
-            )
+            text = f"has a float of 2^{digits} or more, which is no exact id. Write integers."
+            raise WrongCell(int(too_large.argmax()), text)
     try:
         if kinds.is_integer(column.type) or kinds.is_floating(column.type):
             return "integers", column.cast(pyarrow.int64())
@@ -264,6 +264,12 @@ def _read(pyarrow: Any, column: Any) -> tuple[str, Any]:
     raise WrongCell(
         None, f"holds {words_of(column.type)}; ids are integers, texts, bytes or UUIDs. Convert it to text."
     )
+
+
+def without_nan(column: Any) -> Any:
+    """Return a pyarrow array of floats with null in place of each NaN."""
+    compute = needed("pyarrow.compute", "ondisk", "a table")
+    return compute.if_else(compute.is_nan(column), None, column)
 
 
 def first_that_fails(column: Any, type_: Any) -> int:

@@ -43,6 +43,11 @@ def suffix_of(name: str) -> str:
     return next((suffix for suffix in TABLES if name.endswith(suffix)), Path(name).suffix)
 
 
+def stem_of(name: str) -> str:
+    """Return a file name without its suffix. It names the table."""
+    return name.removesuffix(suffix_of(name))
+
+
 def parts_of(path: Path) -> list[Path]:
     """Return the files in the folder `path`, without names that begin with "." or "_", sorted. For a file: [path]."""
     if not path.is_dir():

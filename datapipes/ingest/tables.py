@@ -22,7 +22,7 @@ from datapipes.base.checks import shown
 from datapipes.base.errors import needed, text_of
 from datapipes.base.files import open_regular
 from datapipes.ingest.remote import files_at, is_uri, local_path
-from datapipes.ingest.table_files import TABLES, TableFiles, suffix_of
+from datapipes.ingest.table_files import TABLES, TableFiles, stem_of, suffix_of
 
 _SQLITE, _DUCKDB = b"SQLite format 3\0", b"DUCK"  # how the files begin, DuckDB's from byte 8
 _INDEX = re.compile("__index_level_[0-9]+__")  # a nameless index of pandas
@@ -87,22 +87,20 @@ def _name(where: str, name: Any) -> str:
 def _of_path(where: str, path: Path) -> Tables:
     if path.is_dir():
         files = [file for file in sorted(path.iterdir()) if suffix_of(file.name) in TABLES]
-        names = [file.name.removesuffix(suffix_of(file.name)) for file in files]
+        names = [stem_of(file.name) for file in files]
         if len({*names}) < len(names):
             raise ValueError(
                 f"{where}: {path} has {shown([file.name for file in files])}; a table is named by its file: two "
                 "have one. Move one away."
             )
-        return Tables(
-            {file.name.removesuffix(suffix_of(file.name)): TableFiles(where, file) for file in files}, {}, {}, {}
-        )
+        return Tables({name: TableFiles(where, file) for name, file in zip(names, files, strict=True)}, {}, {}, {})
     if not path.exists():
         raise FileNotFoundError(f"{where}: {path} does not exist. Check the path.")
     read = _reader_of(path)
     if read is not None:
         return read(where, path)
     if suffix_of(path.name) in TABLES:
-        return Tables({path.name.removesuffix(suffix_of(path.name)): TableFiles(where, path)}, {}, {}, {})
+        return Tables({stem_of(path.name): TableFiles(where, path)}, {}, {}, {})
     raise ValueError(
         f"{where}: {path} is no database of SQLite or DuckDB, and no table with one of the suffixes {[*TABLES]}. "
         "Convert it to one of these."

@@ -509,6 +509,8 @@ def test_what_does_not_fit_is_refused_by_name(refuses, tmp_path):
         (ValueError, tmp_path / "latin.csv", {}),
         (ValueError, {"t": {"v": list(range(70_000))}}, {"features": {"t": {"v": HALVES}}}),
         (ValueError, {"t": {"id": [2.0**53, 1.0]}}, {"keys": {"t": "id"}}),
+        (ValueError, {"t": {"id": np.array([1, 2**24], np.float32)}}, {"keys": {"t": "id"}}),
+        (ValueError, {"t": {"id": np.array([1, np.inf], np.float16)}}, {"keys": {"t": "id"}}),
         (ValueError, {"t": {"y": [1]}}, {"labels": {"t": "y"}, "features": {"t": ["y"]}}),
         (ValueError, {"t": {"s": ["train"]}}, {"split": {"t": "s"}}),
         (ValueError, {"t": {"x": [1]}}, {"folder": tmp_path / "out"}),

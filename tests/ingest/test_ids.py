@@ -23,6 +23,7 @@ UUIDS = [uuid.UUID(int=number) for number in (5, 3)]
         (pa.array(["b", "a", None, "b"], pa.string_view()), ["b", "a"]),
         (pa.array(["b", "a", None, "b"]).dictionary_encode(), ["b", "a"]),
         (pa.array(["x", "b", "a", None, "b"])[1:], ["b", "a"]),
+        (pa.array(np.array([7, 3, np.nan, 7], np.float16), from_pandas=False), [7, 3]),
         (pa.array([b"\xff", b"", None, b"\xff"]), [b"\xff", b""]),
         (pa.array([b"ab", b"cd", None, b"ab"], pa.binary(2)), [b"ab", b"cd"]),
         (pa.array([7, -(2**63), None, 7]), [7, -(2**63)]),

@@ -8,6 +8,7 @@ from pathlib import Path
 import process_targets as targets
 import pytest
 from amounts import ranked
+from channels import descriptors_from_now
 from pipelines import BOUND_S, wait_until
 
 from datapipes.processes.child import Watch
@@ -83,13 +84,13 @@ def test_a_process_that_had_ended_before_is_told_at_once(go, has_pidfd):
 def test_a_watch_gives_its_descriptor_back(go):
     process = multiprocessing.get_context("fork").Process(target=targets.hold_until, args=(str(go),))
     process.start()
-    before = os.listdir("/proc/self/fd")
+    opened = descriptors_from_now()
     watch = Watch(process)
     watch.send(signal.SIGTERM)
     assert watch.wait(BOUND_S)
     assert watch.exit_code() == -signal.SIGTERM
     watch.close()
-    assert os.listdir("/proc/self/fd") == before
+    assert opened() == 0
     process.close()
 
 

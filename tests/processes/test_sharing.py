@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import ranked
-from channels import BOUND_S, DTYPES, Child, num_descriptors, random_tensor
+from channels import BOUND_S, DTYPES, Child, descriptors_from_now, random_tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import random_graph
@@ -167,12 +167,6 @@ def num_memories() -> int:
     return count
 
 
-def num_open() -> int:
-    """The number of open descriptors of this process."""
-    gc.collect()
-    return num_descriptors()
-
-
 def everything(folder: Path) -> dict[str, Any]:
     opened = dp.CSCGraph.open(folder / "graph", mmap=True)
     return {"tensors": tensors(), "arrays": arrays(folder), "opened": opened, "made": large_graph()}
@@ -272,10 +266,11 @@ def test_tensors_inside_other_objects_arrive_in_one_memory(shape):
 
 
 def test_what_cannot_be_pickled_is_refused():
-    before = num_open()
+    opened = descriptors_from_now()
     with pytest.raises(Exception, match="lambda"):
         pack([large_tensor(), lambda: None])
-    assert num_open() == before
+    gc.collect()
+    assert opened() == 0
 
 
 # --- large values travel as handles
@@ -458,7 +453,7 @@ def test_an_array_whose_file_was_changed_before_it_was_ever_packed_arrives_as_th
 @CHANGES
 def test_a_file_changed_after_packing_is_refused(change, file):
     packed = pack(dp.CSCGraph.open(file.parent, mmap=True))
-    before = num_open()
+    opened = descriptors_from_now()
     change(file)
     if change is remove:
         with pytest.raises(FileNotFoundError, match=str(file)):
@@ -466,7 +461,8 @@ def test_a_file_changed_after_packing_is_refused(change, file):
     else:
         with pytest.raises(ValueError, match=f"datapipes.*{file} has changed.*new files"):
             packed.unpack()
-    assert num_open() == before
+    gc.collect()
+    assert opened() == 0
 
 
 # --- memory that is shared to be written to
@@ -526,14 +522,14 @@ def pack_and_unpack(value: Any) -> None:
 def test_no_descriptor_or_mapping_is_left(tmp_path):
     large_graph().save(write_arrays(tmp_path) / "graph")
     pack_and_unpack(torch.zeros(ROWS, COLUMNS))
-    before = num_memories(), num_open()
+    before, opened = num_memories(), descriptors_from_now()
     for value in (tensors()["is conjugated"], large_tensor().numpy(), large_graph()):
         pack(value).unpack()
     pack_and_unpack(large_tensor())
     pack_and_unpack(dp.CSCGraph.open(tmp_path / "graph", mmap=True))
     pack_and_unpack(arrays(tmp_path)["is mapped"])
     share_memory(share_memory(large_tensor())[1:])
-    assert (num_memories(), num_open()) == before
+    assert (num_memories(), opened()) == (before, 0)
     assert str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
@@ -566,10 +562,11 @@ def test_a_copy_does_not_keep_its_original_alive():
 @pytest.mark.parametrize("make", [pack, share_memory])
 def test_a_copy_for_which_there_is_no_room_is_refused(make):
     tensor = torch.zeros(1).expand(2**44)  # an expanded view, which does not use so much memory itself
-    before = num_open()
+    opened = descriptors_from_now()
     with pytest.raises(MemoryError, match=rf"datapipes.*{tensor.nbytes} bytes .* asked.* \d+ are left by"):
         make(tensor)
-    assert num_open() == before
+    gc.collect()
+    assert opened() == 0
 
 
 def test_what_needs_no_copy_needs_no_room(file, monkeypatch):

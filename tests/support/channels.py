@@ -244,11 +244,24 @@ def num_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def open_descriptors() -> set[tuple[int, int, int]]:
+    """Number, device and inode of each open descriptor of this process."""
+    opened = set()
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # the descriptor of listdir itself is closed by now
+            file = os.fstat(number)
+            opened.add((number, file.st_dev, file.st_ino))
+    return opened
+
+
 def descriptors_from_now() -> Callable[[], int]:
-    """Return a function that tells how many descriptors more are open than now; garbage of other tests goes first."""
+    """Return a function that counts the open descriptors that are not open now.
+
+    What earlier tests left to the garbage collector, or to another thread, may be closed meanwhile and does not count.
+    """
     gc.collect()
-    before = num_descriptors()
-    return lambda: num_descriptors() - before
+    before = open_descriptors()
+    return lambda: len(open_descriptors() - before)
 
 
 def damage_slots(address: int, num_bytes: int) -> None:

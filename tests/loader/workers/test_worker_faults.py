@@ -21,7 +21,7 @@ import pytest
 import torch
 import worker_stages as ws
 from amounts import amount, ranked
-from channels import damage_slots, limited, lowest_free_descriptor, num_descriptors
+from channels import damage_slots, descriptors_from_now, limited, lowest_free_descriptor
 from pipelines import BOUND_S, digests, fetched, items, sampled, small_store, wait_until
 from scripts import SUPPORT, ended
 from worker_ways import WITHOUT_SERVER, digests_of_worker_chain, way, worker_threads, workers
@@ -34,11 +34,6 @@ from datapipes.loader.workers.workers import Workers
 
 pytestmark = pytest.mark.usefixtures("no_worker_stays")
 PROCESSES = ["fork", "forkserver"]
-
-
-def descriptors() -> int:
-    gc.collect()
-    return num_descriptors()
 
 
 # --- errors of stages
@@ -419,12 +414,13 @@ def test_an_epoch_that_is_left_does_not_reach_into_the_next(method, overlap):
 
 @pytest.mark.parametrize("method", WITHOUT_SERVER)
 def test_an_error_in_the_consumer_leaves_nothing(method):
-    before = descriptors()
+    opened = descriptors_from_now()
     with contextlib.suppress(ZeroDivisionError), dp.DataLoader(ws.worker_chain(), **way(method)) as loader:
         for minibatch in loader:
             raise ZeroDivisionError(minibatch.index)
     del loader, minibatch
-    assert descriptors() == before
+    gc.collect()
+    assert opened() == 0
 
 
 @pytest.mark.parametrize("channel", ["shm", "mp"])
@@ -434,14 +430,15 @@ def test_a_loader_that_is_dropped_ends_its_workers(channel):
     warm.close()
     del warm
     wait_until(lambda: not worker_threads())
-    before = descriptors()
+    opened = descriptors_from_now()
     loader = dp.DataLoader(sampled(), channel=channel, **way("fork"))
     next(iter(loader))
     assert len(workers()) == 2
     del loader
     wait_until(lambda: not workers())
     wait_until(lambda: not worker_threads())
-    assert descriptors() == before
+    gc.collect()
+    assert opened() == 0
 
 
 def test_a_consumer_that_never_reads_on_leaves_nothing():
@@ -456,14 +453,14 @@ def test_a_consumer_that_never_reads_on_leaves_nothing():
 @pytest.mark.parametrize("overlap", [True, False])
 def test_closing_gives_all_memory_back_though_the_iterator_is_kept(channel, overlap):
     dp.MpChannel().close()  # the first one starts the tracker of multiprocessing, whose pipe stays open
-    before = descriptors()
+    opened = descriptors_from_now()
     gc.disable()  # the collector would hide reference cycles
     try:
         loader = dp.DataLoader(sampled(items(400)), channel=channel, overlap=overlap, **way("fork"))
         iterator = iter(loader)
         next(iterator)
         loader.close()
-        assert num_descriptors() == before
+        assert opened() == 0
     finally:
         gc.enable()
 

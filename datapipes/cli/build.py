@@ -1,7 +1,7 @@
 """Write a graph as a folder that opens at once, memory-mapped.
 
-`datapipes build OUT` reads edges from files, which may be larger than memory. `datapipes convert IN OUT` reads the
-files of a data set.
+`datapipes build OUT` reads edges, or tables that refer to each other, from files that may be larger than memory.
+`datapipes convert IN OUT` reads the files of a data set.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from typing import Any
 from datapipes.base.folder import check_place, check_root, new_folder
 from datapipes.base.progress import hidden
 from datapipes.cli.command import Commands, WrongUsage, add_command
-from datapipes.cli.descriptions import facts_of_graph, graph_lines
+from datapipes.cli.descriptions import facts_of_dataset, facts_of_graph, graph_lines
 from datapipes.cli.inputs import add_input, open_dataset, refuse_options
 from datapipes.datasets.dataset import graph_of_edges
+from datapipes.datasets.from_tables import from_tables
 from datapipes.datasets.ondisk import convert_ondisk, is_ondisk
 from datapipes.datasets.table_yaml import is_table_yaml, read_table_yaml
 from datapipes.graph.saved import is_saved_graph
 from datapipes.partition.source import source_of
+
+# the options of a graph of edges
+_OF_EDGES = ("edges", "nodes", "node_attribute", "edge_attribute", "edge_ids", "index_dtype", "max_memory")
 
 
 def add_to(commands: Commands) -> None:
@@ -33,7 +37,8 @@ def add_to(commands: Commands) -> None:
         "build",
         run,
         "Build a graph from edges in files, which may be larger than memory. It takes at most --max-memory. After a "
-        "kill, call it again to go on. CSCGraph.open or HeteroCSCGraph.open reads the folder.",
+        "kill, call it again to go on. CSCGraph.open or HeteroCSCGraph.open reads the folder. With --tables, build a "
+        "data set of tables, of which only the ids stay in memory. datasets.open reads its folder.",
     )
     add = parser.add_argument
     add("out", metavar="OUT", help="the folder to write; new or empty")
@@ -41,34 +46,53 @@ def add_to(commands: Commands) -> None:
         "edges: .npy [2, n] or [n, 2], pairs as .int32 or .int64, .parquet, .csv, .tsv, or a folder of these; "
         "tables also by URI, such as gs://bucket/edges.parquet; once for each edge type src:rel:dst"
     )
-    add("--edges", action="append", required=True, metavar="[TYPE=]PATH", help=edges)
-    add("--nodes", action="append", required=True, metavar="[TYPE=]N", help="number of nodes; once for each type")
+    add("--edges", action="append", metavar="[TYPE=]PATH", help=edges)
+    add("--nodes", action="append", metavar="[TYPE=]N", help="number of nodes; once for each type")
     for kind, or_column in (("node", ""), ("edge", ", or the name of a column of the table of edges")):
         values = f"values of all {kind}s as .npy{or_column}; with types [TYPE/]NAME=PATH"
-        add(f"--{kind}-attribute", action="append", default=[], metavar="NAME=PATH", help=values)
+        add(f"--{kind}-attribute", action="append", metavar="NAME=PATH", help=values)
     add("--edge-ids", action="store_true", help="keep the number of each edge in the files as its id")
-    add("--index-dtype", default="auto", choices=("auto", "int32", "int64"), help="of the neighbors")
-    add("--max-memory", default="4GB", metavar="BYTES", help="the most memory to take; default 4GB")
+    add("--index-dtype", choices=("auto", "int32", "int64"), help="of the neighbors; default auto")
+    add("--max-memory", metavar="BYTES", help="the most memory to take; default 4GB")
+    tables = (
+        "instead of the options above: a .yaml with the arguments of from_tables; a database, or a folder of tables"
+    )
+    add("--tables", metavar="PATH", help=tables)
     add("--quiet", action="store_true", help="show no progress")
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Build the graph, and return its description as (text, JSON values)."""
-    edges, nodes = (_by_type(f"--{name}", getattr(arguments, name)) for name in ("edges", "nodes"))
+    """Build the graph or the data set, and return its description as (text, JSON values)."""
+    given = {name: value for name in _OF_EDGES if (value := getattr(arguments, name))}
+    if arguments.tables is None and not {"edges", "nodes"} <= given.keys():
+        raise WrongUsage("a graph needs --edges and --nodes, a data set --tables. Give both, or --tables.")
+    if arguments.tables is not None and given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise WrongUsage(f"{names}: only for a graph of edges; found --tables beside it. Leave one out.")
+    with hidden() if arguments.quiet else contextlib.nullcontext():
+        return _build_tables(arguments) if arguments.tables is not None else _build_edges(arguments, given)
+
+
+def _build_tables(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    path, out = Path(arguments.tables), check_root("OUT", arguments.out)
+    data = read_table_yaml(path, out) if is_table_yaml(path) else from_tables(path, folder=out)
+    return f"{out} is the data set\n{data.describe()}", {"out": str(out), "dataset": facts_of_dataset(data)}
+
+
+def _build_edges(arguments: argparse.Namespace, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    edges, nodes = (_by_type(f"--{name}", given[name]) for name in ("edges", "nodes"))
     has_types = None not in nodes
     if has_types is (None in edges):
         raise WrongUsage(
             "--edges and --nodes must both name types, or neither. Write --edges src:rel:dst=PATH --nodes src=N."
         )
     of_nodes, of_edges = (
-        _attributes(f"--{kind}-attribute", getattr(arguments, f"{kind}_attribute"), has_types)
-        for kind in ("node", "edge")
+        _attributes(f"--{kind}-attribute", given.get(f"{kind}_attribute", ()), has_types) for kind in ("node", "edge")
     )
     counts = {node_type: _number(text) for node_type, text in nodes.items()}
     out = check_place("OUT", arguments.out)  # which may already hold this very graph
-    options = {name: getattr(arguments, name) for name in ("edge_ids", "index_dtype", "max_memory")}
-    with hidden() if arguments.quiet else contextlib.nullcontext():
-        graph = graph_of_edges(edges, counts, of_nodes, of_edges, out, **options)
+    options = {name: value for name, value in given.items() if name in ("edge_ids", "index_dtype", "max_memory")}
+    graph = graph_of_edges(edges, counts, of_nodes, of_edges, out, **options)
     facts = facts_of_graph(graph)
     return "\n".join([f"{out} is the graph", *graph_lines(facts)]), {"out": str(out), "graph": facts}
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from datapipes.base.checks import shown
 from datapipes.base.folder import new_folder
 from datapipes.base.progress import working
-from datapipes.datasets.dataset import MASKS, Dataset, Task
-from datapipes.datasets.relbench import RelBenchFolder, is_relbench
+from datapipes.datasets.dataset import Dataset
+from datapipes.datasets.relbench import RelBenchFolder, is_relbench, with_tasks
 from datapipes.datasets.table_content import content_of
 from datapipes.datasets.table_folder import Files, read_table_folder, write_content
 from datapipes.datasets.table_plan import WHERE, Plan
@@ -103,10 +102,9 @@ def from_tables(
     if relbench is None and task is not None:
         raise ValueError(f"{WHERE}: task={shown(task)} is for a folder of RelBench. Leave it out.")
     has_own_task = relbench is None or labels is not None
-    if not has_own_task and (split is not None or folder is not None):
+    if not has_own_task and split is not None:
         raise ValueError(
-            f"{WHERE}: split and folder are for tables with a task of your own; the tasks of {path} have their own "
-            "split. Leave them out, or pass labels."
+            f"{WHERE}: the tasks of {path} have a split. Leave split out, or pass labels for a task of yours."
         )
     name = name or ("tables" if relbench is None else relbench.name)
     with working("read tables"):
@@ -132,19 +130,7 @@ def from_tables(
             reading = Reading(plan, new_pieces)
             given = split if relbench is None or has_own_task else relbench.cuts
             content = content_of(plan, reading, given, new_pieces)
+            tasks = () if relbench is None or has_own_task else relbench.tasks(plan, reading)
             if isinstance(new_pieces, Files):
-                write_content(new_pieces, name, content)
-    data = content.dataset(name) if folder is None else read_table_folder(Path(folder))
-    return data if relbench is None or has_own_task else _with_tasks(data, relbench.tasks(plan, reading))
-
-
-def _with_tasks(data: Dataset, tasks: tuple[Task, ...]) -> Dataset:
-    if not tasks:
-        return data
-    first = tasks[0]
-    kind = first.metadata["task_type"]
-    name = {"regression": "node_regression", "recommendation": kind}.get(kind, "node_classification")
-    num_classes = first.metadata.get("num_classes", 0)
-    sets = {part: getattr(first, part) for part in MASKS}
-    classes = tuple(map(str, range(num_classes)))
-    return replace(data, **sets, num_classes=num_classes, class_names=classes, task=name, tasks=tasks)
+                write_content(new_pieces, name, content, tasks)
+    return with_tasks(content.dataset(name), tasks) if folder is None else read_table_folder(Path(folder))

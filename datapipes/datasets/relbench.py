@@ -6,8 +6,9 @@ column of a table (kind "autocomplete"), whose test rows are later. The columns 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
 from datapipes.base.records import OMITTED, Form, from_json, one_of
-from datapipes.datasets.dataset import MASKS, Task
+from datapipes.datasets.dataset import MASKS, Dataset, Task
 from datapipes.datasets.ondisk_yaml import is_inside, parse_yaml, without_nulls
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of, format_errors
 from datapipes.datasets.table_plan import Plan
@@ -163,9 +164,8 @@ class RelBenchFolder:
             else:
                 fields = items.lists() if is_list else items.labels()
             sets[part] = HeteroItemSet({table: ItemSet(tuple(fields.values()), names=tuple(fields))})
-        facts = {
-            key: value for key, value in self._content[name].items() if key not in ("sql", "description", "num_classes")
-        }
+        content = {k: v for k, v in self._content[name].items() if k not in ("sql", "description", "num_classes")}
+        facts = json.loads(json.dumps(content, default=str))  # YAML has dates
         if spec.task_type in ("binary_classification", "multiclass_classification"):
             labels = [items.item_sets[table].take(torch.arange(len(items))).get("labels") for items in sets.values()]
             facts["num_classes"] = max([2, *(int(rows.max()) + 1 for rows in labels if rows is not None and len(rows))])
@@ -261,6 +261,19 @@ class _Items:
             fault = f"the columns {shown(self._table.names)}"
             raise DatasetFormatError.of(f"{self._title}.parquet", fault, f"the column {name!r} of the manifest")
         return self._table.column(name)
+
+
+def with_tasks(data: Dataset, tasks: tuple[Task, ...]) -> Dataset:
+    """Return the data set with these tasks in place of its own, if there are any."""
+    if not tasks:
+        return data
+    first = tasks[0]
+    kind = first.metadata["task_type"]
+    name = {"regression": "node_regression", "recommendation": kind}.get(kind, "node_classification")
+    num_classes = first.metadata.get("num_classes", 0)
+    sets = {part: getattr(first, part) for part in MASKS}
+    classes = tuple(map(str, range(num_classes)))
+    return replace(data, **sets, num_classes=num_classes, class_names=classes, task=name, tasks=tasks)
 
 
 def is_relbench(path: Path) -> bool:

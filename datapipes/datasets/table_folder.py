@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from datapipes.base.checks import shown
 from datapipes.base.files import read_regular, write_text
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import type_text
-from datapipes.datasets.dataset import Dataset
+from datapipes.datasets.dataset import MASKS, Dataset, Task
 from datapipes.datasets.ondisk import OnDiskDataset
 from datapipes.datasets.ondisk_yaml import MOST_YAML_BYTES, YAML, is_inside
 from datapipes.datasets.raw import format_errors
+from datapipes.datasets.relbench import with_tasks
 from datapipes.datasets.table_content import Content
 from datapipes.datasets.table_plan import WHERE
 from datapipes.graph.npy import NpyRows
 from datapipes.ingest.ids import Ids, Names, StoredIds
 from datapipes.ingest.pieces import Pieces, mapped
+from datapipes.minibatch import SparseRows
+from datapipes.seeds import HeteroItemSet, ItemSet
 
 _FIELDS: dict[str, Any] = {
     "task": str,
@@ -33,6 +38,7 @@ _FIELDS: dict[str, Any] = {
     "time_unit": str,
     "facts": list,
     "cuts": (list, type(None)),
+    "tasks": list,
 }
 TABLES = "tables.json"  # what a folder's metadata.yaml does not say
 _MOST_BYTES = 2**28  # of this file
@@ -49,8 +55,11 @@ class Files:
         return Pieces(self.folder / "arrays" / f"{next(self._numbers)}.npy")
 
 
-def write_content(files: Files, name: str, content: Content) -> None:
-    """Write the content to the folder of its files: a metadata.yaml, which OnDiskDataset reads, and further fields."""
+def write_content(files: Files, name: str, content: Content, tasks: Sequence[Task]) -> None:
+    """Write the content to the folder of its files: a metadata.yaml, which OnDiskDataset reads, and further fields.
+
+    `tasks`, whose sets have types, take the place of the content's own task.
+    """
     folder = files.folder
 
     def path_of(rows: NDArray[Any]) -> str:
@@ -76,9 +85,25 @@ def write_content(files: Files, name: str, content: Content) -> None:
         kind, arrays = names.store(files)
         return [kind, *map(path_of, arrays)]
 
+    def fields_of(items: ItemSet) -> list[Any]:
+        fields = []
+        for field, rows in zip(items.names, items._values(), strict=True):
+            if isinstance(rows, SparseRows):
+                fields.append([field, path_of(rows.indptr.numpy()), path_of(rows.indices.numpy()), rows.num_columns])
+            else:
+                fields.append([field, path_of(rows.numpy())])
+        return fields
+
+    def sets_of(task: Task) -> dict[str, Any]:
+        sets: dict[str, Any] = {part: getattr(task, part).item_sets for part in MASKS}
+        return {part: {kind: fields_of(items) for kind, items in by_type.items()} for part, by_type in sets.items()}
+
     edges = []
     for kind, (src, dst) in content.edges.items():
-        pairs = mapped(lambda one, other: np.stack([one, other], axis=1), files(), src, dst)
+        if len(src) == 2:  # readers take an array [2, 2] as [2, n]
+            pairs = np.stack([src, dst])
+        else:
+            pairs = mapped(lambda one, other: np.stack([one, other], axis=1), files(), src, dst)
         edges.append({**typed(kind), **stored(pairs)})
     sets = {
         part: [
@@ -104,6 +129,7 @@ def write_content(files: Files, name: str, content: Content) -> None:
     names = [[kind, named(of_type)] for kind, of_type in content.others["node_names"].items()]
     left_out = [[*key, text] for key, text in content.others["left_out"].items()]
     rest = {**content.others, "node_names": names, "left_out": left_out, "facts": facts, "cuts": content.cuts}
+    rest["tasks"] = [[task.metadata, sets_of(task)] for task in tasks]
     text = json.dumps(whole, ensure_ascii=False)
     if len(text.encode()) > MOST_YAML_BYTES:
         raise ValueError(
@@ -114,14 +140,17 @@ def write_content(files: Files, name: str, content: Content) -> None:
     write_text(folder / YAML, text)
 
 
-def _mapped_file(folder: Path, name: Any, dtype: str) -> NDArray[Any]:
-    """Return a one-dimensional .npy file below a folder, memory-mapped."""
+def _mapped_file(folder: Path, name: Any, *dtypes: str, most_dims: int = 1) -> NDArray[Any]:
+    """Return the array of a .npy file below a folder, memory-mapped."""
     if not is_inside(name):
         raise ValueError(f"found the path {shown(name)}; expected a file below the folder")
     rows = NpyRows(TABLES, folder / name)  # checks header and size
-    if rows.dtype.name != dtype or len(rows.shape) != 1:
-        raise ValueError(f"found {rows.dtype} {[*rows.shape]} in {name}; expected {dtype} [n]")
-    return np.memmap(rows.path, rows.dtype, "r", rows.begin, rows.shape) if rows.shape[0] else np.zeros(0, dtype)
+    if rows.dtype.name not in dtypes or not 1 <= len(rows.shape) <= most_dims:
+        shape = "[n]" if most_dims == 1 else f"of 1 to {most_dims} dimensions"
+        raise ValueError(f"found {rows.dtype} {[*rows.shape]} in {name}; expected {' or '.join(dtypes)} {shape}")
+    if 0 in rows.shape:
+        return np.zeros(rows.shape, rows.dtype)
+    return np.memmap(rows.path, rows.dtype, "r", rows.begin, rows.shape)
 
 
 def is_table_folder(path: Path) -> bool:
@@ -147,6 +176,14 @@ def read_table_folder(path: Path) -> Dataset:
     def typed(kind: Any) -> Any:
         return tuple(kind) if isinstance(kind, list) else kind
 
+    def items(fields: Any) -> ItemSet:
+        rows: dict[str, Any] = {}
+        for field, *stored in fields:
+            files = [_mapped_file(path, one, "int64", "float32", most_dims=2) for one in stored[:2]]
+            parts = [torch.from_numpy(np.array(values)) for values in files]
+            rows[field] = parts[0] if len(stored) == 1 else SparseRows(parts[0], parts[1], stored[2])
+        return ItemSet(tuple(rows.values()), tuple(rows))
+
     data = OnDiskDataset(path, include_original_edge_id=True).load()
     with format_errors(f"{path.name}/{TABLES}"):
         try:
@@ -160,12 +197,20 @@ def read_table_folder(path: Path) -> Dataset:
                 raise ValueError(f"{name} is {shown(rest[name])}, expected {kinds}")
         facts = {
             (domain, typed(kind), name): {
-                fact: names(value) if fact == "categories" else value for fact, value in values.items()
+                fact: names(value) if fact == "categories" else value for fact, value in dict(values).items()
             }
             for (domain, kind, name), values in rest.pop("facts")
         }
-        cuts = rest.pop("cuts")
+        cuts, stored_tasks = rest.pop("cuts"), rest.pop("tasks")
         rest["node_names"] = {kind: names(stored) for kind, stored in rest["node_names"]}
         rest["left_out"] = {(table, column): text for table, column, text in rest["left_out"]}
         rest["class_names"] = tuple(rest["class_names"])
-        return Content({}, facts=facts, cuts=cuts and tuple(cuts), others=rest).completed(data)
+        completed = Content({}, facts=facts, cuts=cuts and tuple(cuts), others=rest).completed(data)
+        tasks = [
+            Task(
+                **{part: HeteroItemSet({k: items(f) for k, f in dict(sets[part]).items()}) for part in MASKS},
+                metadata=metadata,
+            )
+            for metadata, sets in stored_tasks
+        ]
+        return with_tasks(completed, tuple(tasks))

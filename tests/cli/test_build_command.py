@@ -70,6 +70,10 @@ def test_a_graph_with_types(capsys, files):
 def test_what_build_refuses(command_refuses, files):
     arguments = ("build", files / "out", "--edges", files / "edges.npy", "--nodes")
     command_refuses(2, *arguments, "many")
+    command_refuses(2, *arguments[:4])
+    command_refuses(2, *arguments, 20, "--tables", files)
+    command_refuses(2, "build", files / "out")
+    command_refuses(1, "build", files / "out", "--tables", files / "none.csv")
     command_refuses(2, *arguments, "a=20")
     command_refuses(2, *arguments, 20, "--nodes", 21)
     command_refuses(2, *arguments, 20, "--node-attribute", "x.npy")

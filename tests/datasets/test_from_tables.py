@@ -159,6 +159,9 @@ def test_a_folder_that_was_changed_ends_in_typed_errors(tmp_path):
         {**facts, "node_names": [["user", ["words", *names[0][1][1:]]]]},
         {**facts, "node_names": [["user", [names[0][1][0], *names[0][1][:0:-1]]]]},
         {**facts, "facts": [[]]},
+        {**facts, "facts": [[["node", "user", "x"], [1]]]},
+        {**facts, "tasks": [[{}, {}]]},
+        *({**facts, "tasks": [[{}, {"train_set": sets}]]} for sets in ([3], {"t": [["seeds", "x"]]}, {"t": [[]]})),
         "[" * 10**5,
         "PK",
     ):

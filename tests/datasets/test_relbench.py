@@ -130,6 +130,21 @@ def test_all_is_equal_to_relbench(folder, task):
             assert np.allclose(rows["labels"].numpy(), table[described.target_col].to_numpy())
 
 
+@pytest.mark.parametrize("task", [None, "churn", "spent", "next", "pieces"])
+def test_a_folder_that_is_written_has_the_same_graph_features_and_tasks(folder, task, tmp_path):
+    expected = dp.datasets.from_tables(folder, task=task)
+    written = dp.datasets.from_tables(folder, task=task, folder=tmp_path / "out")
+    for data in (written, dp.datasets.open(tmp_path / "out")):
+        assert data.describe() == expected.describe()
+        assert data.graph.digest() == expected.graph.digest()
+        for key in expected.features:
+            assert torch.equal(data.features[key].read(torch.arange(8)), expected.features[key].read(torch.arange(8)))
+        for one, other in zip(data.tasks, expected.tasks, strict=True):
+            assert one.metadata == other.metadata
+            for part in PARTS.values():
+                assert getattr(one, part).digest() == getattr(other, part).digest()
+
+
 # --- chains
 
 

@@ -4,6 +4,7 @@ import sqlite3
 
 import pytest
 import torch
+from command_files import done
 
 import datapipes as dp
 from datapipes.cli.main import main
@@ -56,6 +57,23 @@ def test_convert_writes_the_graph(tmp_path, capsys):
     assert graph.node_attributes_of("people")["city"].tolist() == [0, 1]
     assert torch.equal(graph.node_attributes_of("visits")["time"], data.graph.node_attributes_of("visits")["time"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "people.csv", "shop.yaml", "visits.csv"]
+
+
+@pytest.mark.parametrize("database", [False, True])
+def test_build_writes_the_data_set(tmp_path, capsys, database):
+    path = written(tmp_path)
+    if database:
+        path = tmp_path / "shop.sqlite"
+        with sqlite3.connect(path) as base:
+            base.execute("CREATE TABLE people(id INTEGER PRIMARY KEY, age REAL)")
+            base.execute("CREATE TABLE visits(person INTEGER REFERENCES people(id))")
+            base.executemany("INSERT INTO people VALUES (?, ?)", [(7, 31.0), (9, 40.0)])
+            base.execute("INSERT INTO visits VALUES (9)")
+    found = done(capsys, "build", tmp_path / "out", "--tables", path)
+    data = dp.datasets.open(tmp_path / "out")
+    assert found.out == f"{tmp_path / 'out'} is the data set\n{data.describe()}\n"
+    assert data.graph.digest() == dp.datasets.open(tmp_path / "shop.yaml").graph.digest() or database
+    assert data.graph.edge_types == (("people", "rev_f2p_person", "visits"), ("visits", "f2p_person", "people"))
 
 
 def test_what_such_a_file_may_not_say(tmp_path, refuses):

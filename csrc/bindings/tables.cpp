@@ -17,7 +17,6 @@ namespace {
 // Python threads may share it: `number` runs without the GIL.
 class SharedIdNumbers {
  public:
-  using Valid = std::optional<Array<std::uint8_t>>;
   using Out = py::array_t<std::int64_t>;
 
   SharedIdNumbers(const std::string& kind, std::uint64_t seed) : numbers_(kind_of(kind), seed) {}

@@ -22,8 +22,9 @@ struct Range {
 
 [[noreturn]] void refuse(std::int64_t row, std::int64_t begin, std::int64_t end, std::int64_t num_edges) {
   throw std::invalid_argument("edge_index: the indptr of a block is " + std::to_string(begin) + " at position " +
-                              std::to_string(row) + " and " + std::to_string(end) +
-                              " at a later one; it must ascend within [0, " + std::to_string(num_edges) + "]" + kRemedy);
+                              std::to_string(row) + ", and " + std::to_string(end) +
+                              " at a later one; it must not descend, and stay from 0 to " + std::to_string(num_edges) +
+                              ", the number of edges" + kRemedy);
 }
 
 template <class Id>

@@ -33,15 +33,16 @@ struct RowView {
 
 [[noreturn]] inline void throw_bad_indptr(const char* op, std::int64_t node, std::int64_t begin, std::int64_t end,
                                           std::int64_t num_edges) {
-  throw std::invalid_argument(std::string(op) + ": the in-edges of node " + std::to_string(node) + " are [" +
-                              std::to_string(begin) + ", " + std::to_string(end) + "), which must ascend within [0, " +
-                              std::to_string(num_edges) + "]. The graph is corrupt: graph.validate() checks all of it.");
+  throw std::invalid_argument(std::string(op) + ": the in-edges of node " + std::to_string(node) + " begin at " +
+                              std::to_string(begin) + " and end at " + std::to_string(end) +
+                              "; 0 <= begin <= end <= " + std::to_string(num_edges) +
+                              " is needed. The graph is corrupt: graph.validate() checks all of it. Make it anew.");
 }
 
 [[noreturn]] inline void throw_bad_neighbor(const char* op, std::int64_t position, std::int64_t found, std::int64_t num_nodes) {
   throw std::invalid_argument(std::string(op) + ": indices[" + std::to_string(position) + "] is " + std::to_string(found) +
                               ", which must be in [0, " + std::to_string(num_nodes) +
-                              "). The graph is corrupt: graph.validate() checks all of it.");
+                              "). The graph is corrupt: graph.validate() checks all of it. Make it anew.");
 }
 
 // `node` may be the number of a row, too.

@@ -38,9 +38,9 @@ RowsDigest digest_of(std::span<const std::int64_t> indptr, std::span<const std::
       const auto at = static_cast<std::size_t>(row);
       const std::int64_t begin = indptr[at], end = indptr[at + 1];
       if (!is_range_inside(begin, end, num_values)) {
-        throw std::invalid_argument("rows_digest: row " + std::to_string(row) + " has the values [" + std::to_string(begin) +
-                                    ", " + std::to_string(end) + "), which must ascend within [0, " + std::to_string(num_values) +
-                                    "]. Give one value for each edge.");
+        throw std::invalid_argument("rows_digest: row " + std::to_string(row) + ": its values begin at " + std::to_string(begin) +
+                                    " and end at " + std::to_string(end) + "; 0 <= begin <= end <= " +
+                                    std::to_string(num_values) + " is needed. Give one value for each edge.");
       }
       const std::uint64_t node = mix(static_cast<std::uint64_t>(node_ids.empty() ? row : node_ids[at]) + kStep);
       std::uint64_t place = node;

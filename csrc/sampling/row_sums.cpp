@@ -68,9 +68,9 @@ OwnedRowSums sums_of(const std::string& what, std::span<const std::int64_t> indp
       const auto at = static_cast<std::size_t>(row);
       const std::int64_t begin = indptr[at], end = indptr[at + 1];
       if (!is_range_inside(begin, end, num_edges)) {
-        throw std::invalid_argument(what + ": row " + std::to_string(row) + " has the in-edges [" + std::to_string(begin) + ", " +
-                                    std::to_string(end) + "), which must ascend within [0, " + std::to_string(num_edges) +
-                                    "]. The graph is corrupt: graph.validate() checks all of it.");
+        throw std::invalid_argument(what + ": row " + std::to_string(row) + ": its in-edges begin at " + std::to_string(begin) +
+                                    " and end at " + std::to_string(end) + "; 0 <= begin <= end <= " + std::to_string(num_edges) +
+                                    " is needed. The graph is corrupt: graph.validate() checks all of it. Make it anew.");
       }
       double sum = 0;
       std::int64_t drawable = 0;

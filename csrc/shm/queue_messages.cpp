@@ -210,11 +210,12 @@ void Queue::timed_out_sending(std::uint64_t bytes, const Patience& patience) {
     throw TimedOut(
         "ShmChannel.send: another process holds the channel's lock and makes no progress. If it is stopped, resume it.");
   }
-  throw TimedOut("ShmChannel.send: no room for " + count(bytes, "bytes within ") + seconds(patience.timeout().value_or(kLook)) +
-                 ": " + count(now.unread, "of ") + count(capacity(), "messages wait, ") + count(now.room.used_bytes, "of ") +
-                 count(data_bytes(), "bytes are used, ") +
+  throw TimedOut("ShmChannel.send: no room for a message of " + count(bytes, "bytes within ") +
+                 seconds(patience.timeout().value_or(kLook)) + ": the channel holds " +
+                 count(now.unread, "unread messages of at most ") + count(capacity(), "(capacity), and ") +
+                 count(now.room.used_bytes, "of its ") + count(data_bytes(), "bytes are used, ") +
                  count(now.room.held_bytes, "of them by messages that receivers still hold") +
-                 ". Receive, let go of received tensors, or give a longer timeout.");
+                 ". Receive, let go of received tensors, or give a longer timeout, a larger capacity or shm_size.");
 }
 
 Received Queue::recv(Timeout timeout, const Tick& tick) {

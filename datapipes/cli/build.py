@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 def _build_tables(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     path, out = Path(arguments.tables), check_root("OUT", arguments.out)
-    data = read_table_yaml(path, out) if is_table_yaml(path) else from_tables(path, folder=out)
+    data = read_table_yaml(path, out) if is_table_yaml(path) else from_tables(arguments.tables, folder=out)
     return f"{out} is the data set\n{data.describe()}", {"out": str(out), "dataset": facts_of_dataset(data)}
 
 
@@ -168,6 +168,7 @@ def _convert(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         graph, left_out = convert_ondisk(path, out)
     elif is_table_yaml(path):
         refuse_options(path, "tables", arguments)
+        out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
             data = read_table_yaml(path, Path(folder) / "data")
             graph, left_out = convert_ondisk(Path(folder) / "data", out)

@@ -90,7 +90,8 @@ class Dataset:
     normalize_features: bool = False
     largest_component: bool = False
     task: str = "node_classification"
-    training_graph: CSCGraph | HeteroCSCGraph = None  # type: ignore[assignment]  # None becomes `graph`
+    # None becomes `graph`; a function makes the graph at its first use. No default, so that __getattr__ is asked.
+    training_graph: CSCGraph | HeteroCSCGraph = field(default_factory=lambda: None, repr=False)  # type: ignore[assignment]
     node_names: Mapping[NodeType | None, Sequence[Any]] = field(default_factory=dict, repr=False)
     tasks: tuple[Task, ...] = field(default=None, repr=False)  # type: ignore[arg-type]  # None: one Task
     metadata: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict, repr=False)
@@ -100,10 +101,19 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.training_graph is None:
             object.__setattr__(self, "training_graph", self.graph)
+        elif callable(self.training_graph):
+            object.__setattr__(self, "_make_training_graph", self.training_graph)
+            object.__delattr__(self, "training_graph")
         if self.tasks is None:
             metadata = {"name": self.task, "num_classes": self.num_classes}
             only = Task(self.train_set, self.validation_set, self.test_set, metadata)
             object.__setattr__(self, "tasks", (only,))
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "training_graph" or "_make_training_graph" not in self.__dict__:
+            return object.__getattribute__(self, name)  # which raises the error
+        object.__setattr__(self, name, self._make_training_graph())
+        return self.__dict__[name]
 
     @property
     def feature(self) -> FeatureStore:

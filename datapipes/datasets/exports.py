@@ -10,12 +10,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,10 @@ from datapipes.datasets.dataset import Dataset
 from datapipes.datasets.from_frames import from_pandas
 from datapipes.datasets.from_tables import from_tables
 from datapipes.datasets.npz import NpzArrays
-from datapipes.datasets.raw import DatasetFormatError, checked_ids, content_of
+from datapipes.datasets.raw import DatasetFormatError, checked_ids, content_of, format_errors
 from datapipes.datasets.text import read_table, text_lines
 from datapipes.graph.checks import MAX_NODES
+from datapipes.ingest.arrow_files import head_of
 from datapipes.ingest.ids import Ids
 from datapipes.ingest.table_files import TABLES, TableFiles, stem_of, suffix_of
 
@@ -59,7 +61,8 @@ def edges_by_columns(path: Path, columns: Mapping[str, str]) -> Dataset:
         table = TableFiles(path.name, path).content
         place = table.column_names.index(columns["rating"]) if columns["rating"] in table.column_names else -1
         if place >= 0 and not str(table.schema.types[place]).startswith("string"):
-            table = table.set_column(place, columns["rating"], table.column(place).cast("float64"))
+            with format_errors(f"{path.name}, the rating {columns['rating']!r}"):
+                table = table.set_column(place, columns["rating"], table.column(place).cast("float64"))
     return from_pandas(
         table,
         source=columns["src"],
@@ -135,7 +138,7 @@ def read_graph_export(path: Path) -> Dataset:
     Nodes with several labels have the type of all, such as "Actor;Movie"; nodes without a label that of their file. If
     a type of relation is between several pairs of labels, its edge types are SRC_TYPE_DST.
     """
-    pyarrow = needed("pyarrow", "ondisk", "an export of a graph database")
+    needed("pyarrow", "ondisk", "an export of a graph database")
     tables: dict[str, list[Any]] = {}
     ids: dict[str, Ids] = {}
     labels_of: dict[str, list[str]] = {}  # {id space: the label of each of its ids}
@@ -156,8 +159,8 @@ def read_graph_export(path: Path) -> Dataset:
         labels = [str(label or stem) for label in _cells(content, ":LABEL")]
         before = ids.setdefault(space, Ids()).count
         if (ids[space].number([texts], add=True)[0] != np.arange(before, before + len(texts))).any():
-            fault = f"an id twice in the column {key.group(0)!r}"
-            raise DatasetFormatError.of(file.name, fault, "each id of a space once", "Remove one of the nodes.")
+            fault = f"{'an empty cell' if texts.null_count else 'an id twice'} in the column {key.group(0)!r}"
+            raise DatasetFormatError.of(file.name, fault, "each id of a space once", "Correct the nodes.")
         labels_of.setdefault(space, []).extend(labels)
         plain = _plain(content, [key.group(0), ":LABEL"]).append_column(_KEY, texts)
         for label, rows in _grouped(labels).items():
@@ -176,21 +179,28 @@ def read_graph_export(path: Path) -> Dataset:
     for _, relation, _ in edges:
         counts[relation] = counts.get(relation, 0) + 1
     links = {}
-    joined = {label: pyarrow.concat_tables(parts, promote_options="permissive") for label, parts in tables.items()}
+    joined = {label: _joined(label, parts) for label, parts in tables.items()}
     for (src, relation, dst), parts in edges.items():
         name = relation if counts[relation] == 1 and relation not in joined else f"{src}_{relation}_{dst}"
-        joined[name] = pyarrow.concat_tables(parts, promote_options="permissive")
+        joined[name] = _joined(name, parts)
         links[name] = {_FROM: src, _TO: dst}
     data = from_tables(joined, keys=dict.fromkeys(tables, _KEY), links=links, edges=[*links], name=path.stem)
     left_out = {key: f"ends that are no node: {count}" for key, count in lost.items() if count}
     return replace(data, left_out={**data.left_out, **left_out})
 
 
-class _Ends:
-    """The start or the end of each relation of a file: its column, its texts, and the labels of the nodes."""
+def _joined(name: str, parts: Sequence[Any]) -> Any:
+    """Return the rows of several files as one table."""
+    with format_errors(f"the columns of {name!r}"):
+        return needed("pyarrow", "ondisk", name).concat_tables(parts, promote_options="permissive")
 
-    def __init__(self, name: str, texts: Any, labels: list[str]) -> None:
-        self.name, self.texts, self.labels = name, texts, labels
+
+class _Ends(NamedTuple):
+    """The start or the end of each relation of a file."""
+
+    name: str  # of the column
+    texts: Any
+    labels: list[str]  # of the nodes
 
 
 def _ends(
@@ -354,12 +364,11 @@ def _csv_files(path: Path) -> list[Path]:
 
 
 def _header(path: Path) -> list[str]:
-    """Return the cells of the first line of a CSV file; [] for another file, or one that is no text."""
-    if TABLES.get(suffix_of(path.name)) != "csv":
+    """Return the cells of the first line of a CSV file; [] for another file, or one that cannot be read."""
+    kind = suffix_of(path.name)
+    if TABLES.get(kind) != "csv":
         return []
-    delimiter = "\t" if suffix_of(path.name) == ".tsv" else ","
     try:
-        line = next((line for _, line in text_lines(path)), "")
-    except DatasetFormatError:
+        return [cell.strip() for cell in head_of(path, kind).cells]
+    except (OSError, EOFError, ValueError, csv.Error):
         return []  # the reader says what is wrong with it
-    return [cell.strip(' "') for cell in line.removeprefix("\ufeff").split(delimiter)]

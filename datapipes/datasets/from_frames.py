@@ -76,10 +76,13 @@ def from_networkx(graph: Any, *, label: str | None = None, split: str | None = N
     if not graph.is_directed():
         listed += [(v, u, values) for u, v, values in listed if u != v]
     ends = {"(source)": [u for u, _, _ in listed], "(target)": [v for _, v, _ in listed]}
-    of_nodes = [values for _, values in graph.nodes(data=True)]
+    of_edges, of_nodes = _by_name([row for *_, row in listed]), _by_name([row for _, row in graph.nodes(data=True)])
+    taken = [*(of_edges.keys() & ends.keys()), *(of_nodes.keys() & {"(node)"})]
+    if taken:
+        raise ValueError(f"from_networkx: found attributes named {taken}, names that it uses itself. Rename them.")
     data = from_pandas(
-        {**ends, **_by_name([values for _, _, values in listed])},
-        {"(node)": [*range(len(places))], **_by_name(of_nodes)},
+        {**ends, **of_edges},
+        {"(node)": [*range(len(places))], **of_nodes},
         source="(source)",
         target="(target)",
         key="(node)",

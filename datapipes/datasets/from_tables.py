@@ -133,4 +133,5 @@ def from_tables(
             tasks = () if relbench is None or has_own_task else relbench.tasks(plan, reading)
             if isinstance(new_pieces, Files):
                 write_content(new_pieces, name, content, tasks)
+                read_table_folder(new_pieces.folder)  # what cannot be read leaves no folder; this builds the graph
     return with_tasks(content.dataset(name), tasks) if folder is None else read_table_folder(Path(folder))

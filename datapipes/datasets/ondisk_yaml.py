@@ -210,6 +210,8 @@ def parse_yaml(content: bytes) -> Any:
             raise ValueError("found an empty file")
         _check(root, set())
         return loader.construct_document(root)
+    except RecursionError as error:
+        raise ValueError("found values nested too deep") from error
     except yaml.YAMLError as error:
         raise ValueError(f"found no plain YAML: {shown(' '.join(str(error).split()))}") from error
 

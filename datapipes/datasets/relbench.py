@@ -24,7 +24,7 @@ from datapipes.datasets.ondisk_yaml import is_inside, parse_yaml, without_nulls
 from datapipes.datasets.raw import MAX_CLASSES, DatasetFormatError, content_of, format_errors
 from datapipes.datasets.table_plan import Plan
 from datapipes.datasets.table_rows import Reading, cell_errors
-from datapipes.ingest.columns import numbers_of, times_of
+from datapipes.ingest.columns import numbers_of, time_of, times_of
 from datapipes.ingest.ids import WrongCell, places_in
 from datapipes.ingest.table_files import TableFiles
 from datapipes.ingest.tables import Tables
@@ -86,7 +86,7 @@ class RelBenchFolder:
 
     def __init__(self, folder: Path, task: str | None) -> None:
         self._folder, self.name = folder, folder.name
-        pyarrow = needed("pyarrow", "ondisk", folder.name)
+        needed("pyarrow", "ondisk", folder.name)
         database = _read(folder / MANIFEST, _Database)
         with format_errors(f"{folder.name}/{MANIFEST}"):
             tables = {name: from_json(_Table, name, spec, others=True) for name, spec in database.tables.items()}
@@ -108,7 +108,7 @@ class RelBenchFolder:
         self.cuts = str(database.val_timestamp), str(database.test_timestamp)
         for cut in self.cuts:
             try:
-                times_of(pyarrow.array([cut]), "s")
+                time_of(cut, "s")
             except WrongCell as error:
                 raise DatasetFormatError(f"{folder.name}/{MANIFEST}: a timestamp {error}") from error
         names = sorted(path.parent.name for path in folder.glob(f"tasks/*/{MANIFEST}"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from datapipes.base.checks import shown
-from datapipes.base.errors import needed
 from datapipes.base.types import type_text
 from datapipes.datasets.by_name import SPLITS
 from datapipes.datasets.dataset import MASKS, Dataset, graph_of_edges, one_set
@@ -21,7 +22,7 @@ from datapipes.datasets.table_plan import TIME, WHERE, Plan
 from datapipes.datasets.table_rows import Reading, Rows
 from datapipes.features import FeatureStore, TensorFeature
 from datapipes.graph.edits import with_edges_kept
-from datapipes.ingest.columns import statistics, times_of, vocabulary
+from datapipes.ingest.columns import statistics, time_of, vocabulary
 from datapipes.ingest.ids import Names, places_in
 from datapipes.ingest.pieces import Pieces, mapped
 from datapipes.seeds import ItemSet
@@ -38,7 +39,7 @@ class Content:
         num_nodes: {node type: number}.
         edges: {edge type: (sources, destinations)}.
         features: {key: rows}.
-        attributes: the keys of features that are attributes of the graph too.
+        attributes: the keys of features that are attributes of the graph too, in order; the values say nothing.
         facts: {key: metadata of the feature}.
         sets: {name of a set: {type of the seeds: {field: rows}}}.
         cuts: the last times of training and validation; None if the split is not by time.
@@ -48,7 +49,7 @@ class Content:
     num_nodes: dict[Any, int]
     edges: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = field(default_factory=dict)
     features: dict[Key, NDArray[Any]] = field(default_factory=dict)
-    attributes: set[Key] = field(default_factory=set)
+    attributes: dict[Key, None] = field(default_factory=dict)
     facts: dict[Key, dict[str, Any]] = field(default_factory=dict)
     sets: dict[str, dict[Any, dict[str, NDArray[Any]]]] = field(default_factory=lambda: {part: {} for part in MASKS})
     cuts: Cuts | None = None
@@ -82,13 +83,18 @@ class Content:
 
     def completed(self, data: Dataset) -> Dataset:
         """Return the Dataset with what its arrays do not say: the names, the task, and the graph of training."""
-        graph: Any = data.graph
+        graph = None
         if self.others["task"] == "link_prediction" and self.cuts is not None:
-            times = {kind: graph.relation(kind).edge_attributes.get(TIME) for kind in graph.edge_types}
-            kept = {kind: of_edges <= self.cuts[0] for kind, of_edges in times.items() if of_edges is not None}
-            graph = graph._of(with_edges_kept(graph._arrays(), kept))
+            graph = functools.partial(_until, data.graph, self.cuts[0])  # made if it is used: it is not mapped
         fields = {**self.others, "training_graph": graph, "metadata": self.facts}
         return replace(data, **fields, tasks=None)  # type: ignore[arg-type]  # None: one task, of these fields
+
+
+def _until(graph: Any, last: int) -> Any:
+    """Return the graph with the edges up to a time, and those that have none."""
+    times = {kind: graph.relation(kind).edge_attributes.get(TIME) for kind in graph.edge_types}
+    kept = {kind: of_edges <= last for kind, of_edges in times.items() if of_edges is not None}
+    return graph._of(with_edges_kept(graph._arrays(), kept))
 
 
 def content_of(plan: Plan, reading: Reading, split: Any, new_pieces: Callable[[], Pieces]) -> Content:
@@ -116,14 +122,16 @@ def content_of(plan: Plan, reading: Reading, split: Any, new_pieces: Callable[[]
                 content.features[key] = values
                 if facts:
                     content.facts[key] = facts
-                if column == TIME or (domain == "edge" and values.ndim == 1):
-                    content.attributes.add(key)
+                if (column == TIME and rows.times is not None) or (domain == "edge" and values.ndim == 1):
+                    content.attributes[key] = None
     for table in plan.labels or plan.edges:
         rows = reading.rows[table]
         kind, items = _items(plan, table, rows, labels.get(table), new_pieces)
         for part, mask in zip(MASKS, _parts(plan, table, rows, cuts), strict=True):
             mask = mask & has_label[table] if table in has_label else mask
-            content.sets[part][kind] = {name: mapped(_chosen, new_pieces(), v, mask) for name, v in items.items()}
+            content.sets[part][kind] = {
+                name: mapped(operator.getitem, new_pieces(), v, mask) for name, v in items.items()
+            }
     if not (plan.labels or plan.edges):
         none = {"seeds": np.zeros(0, np.int64)}
         content.sets = {part: dict.fromkeys(content.num_nodes, none) for part in MASKS}
@@ -136,11 +144,6 @@ def content_of(plan: Plan, reading: Reading, split: Any, new_pieces: Callable[[]
         "time_unit": plan.time_unit if plan.times else "",
     }
     return content
-
-
-def _chosen(rows: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
-    chosen: NDArray[Any] = rows[mask]
-    return chosen
 
 
 # --- features
@@ -241,10 +244,12 @@ def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tupl
             t: np.where(columns[t].missing(), np.nan, values).astype(np.float32) for t, values in arrays.items()
         }, None
     if "text" in forms:
-        names = sorted({str(name) for column in columns.values() for name in column.categories()})
+        every = {name for column in columns.values() for name in column.categories()}
+        names = [*map(str, sorted(every, key=None if all(isinstance(name, int) for name in every) else str))]
+        _refuse_many(len(names))
+        place = {name: number for number, name in enumerate(names)}
         for table, column in columns.items():
-            places = np.searchsorted(np.array(names, object), [str(name) for name in column.categories()])
-            arrays[table] = np.append(places, -1)[arrays[table]]
+            arrays[table] = np.array([*(place[str(name)] for name in column.categories()), -1])[arrays[table]]
         return arrays, tuple(names)
     for table, column in columns.items():
         if (lowest := int(arrays[table].min(initial=0))) < 0:
@@ -254,12 +259,16 @@ def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tupl
             )
         arrays[table] = np.where(column.missing(), -1, arrays[table].astype(np.int64))
     highest = max((int(values.max(initial=-1)) for values in arrays.values()), default=-1)
-    if highest >= MAX_CLASSES:
-        raise ValueError(
-            f"{WHERE}: labels have the class {highest}; classes are in [0, {MAX_CLASSES}). Number them from 0, or "
-            "convert values to floats."
-        )
+    _refuse_many(highest + 1)
     return arrays, tuple(map(str, range(highest + 1)))
+
+
+def _refuse_many(num_classes: int) -> None:
+    if num_classes > MAX_CLASSES:
+        raise ValueError(
+            f"{WHERE}: labels have {num_classes} classes, counted from 0; at most {MAX_CLASSES} are allowed. Number "
+            "them from 0, or convert values to floats."
+        )
 
 
 def _cuts(plan: Plan, reading: Reading, split: Any, has_label: Mapping[str, NDArray[Any]]) -> Cuts | None:
@@ -272,16 +281,15 @@ def _cuts(plan: Plan, reading: Reading, split: Any, has_label: Mapping[str, NDAr
         for table, column in columns.items()
         if column is not None
     ]
-    if plan.split or not times or len(times) < len(columns):
+    if plan.split or len(times) < len(columns) or not sum(map(len, times)):
         return None
     return times_of_cuts(np.sort(np.concatenate(times)))
 
 
 def _given_cuts(split: Any, unit: str) -> Cuts:
     """Return two given times, the last of training and of validation, in the unit of the graph."""
-    pyarrow = needed("pyarrow", "ondisk", WHERE)
     try:
-        train, validation = (int(times_of(pyarrow.array([time]), unit)[0][0]) for time in split)
+        train, validation = (time_of(time, unit) for time in split)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{WHERE}: split must be {{table: column}}, or the last time of training and of validation, got "
@@ -295,13 +303,15 @@ def _given_cuts(split: Any, unit: str) -> Cuts:
 def _parts(plan: Plan, table: str, rows: Rows, cuts: Cuts | None) -> list[NDArray[Any]]:
     """Return which rows of a table train, validate and test: three arrays bool [count]."""
     if rows.split is not None:
-        words = np.array([*map(str, rows.split.categories()), ""])[rows.split.values()]
-        allowed = [word for group in SPLITS.values() for word in group]
-        wrong = words[~np.isin(words, [*allowed, ""])]
-        if len(wrong):
-            title = plan.title(table, plan.split[table])
-            raise ValueError(f"{title} has {shown(str(wrong[0]))}; expected {allowed} or nothing. Correct it.")
-        return [np.isin(words, group) for group in SPLITS.values()]
+        part_of = {word: part for part, words in enumerate(SPLITS.values()) for word in words}
+        numbers = []
+        for word in map(str, rows.split.categories()):
+            if word not in part_of:
+                title = plan.title(table, plan.split[table])
+                raise ValueError(f"{title} has {shown(word)}; expected {[*part_of]} or nothing. Correct it.")
+            numbers.append(part_of[word])
+        parts = np.array([*numbers, -1], np.int8)[rows.split.values()]
+        return [parts == part for part in range(len(SPLITS))]
     if cuts is None:
         return [np.full(rows.count, part == 0) for part in range(3)]
     if rows.times is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datapipes.base.checks import shown
+from datapipes.base.checks import check_choice, check_within, shown
 from datapipes.base.files import read_regular, write_text
 from datapipes.base.strict_json import parse_strict
 from datapipes.base.types import type_text
 from datapipes.datasets.dataset import MASKS, Dataset, Task
 from datapipes.datasets.ondisk import OnDiskDataset
 from datapipes.datasets.ondisk_yaml import MOST_YAML_BYTES, YAML, is_inside
-from datapipes.datasets.raw import format_errors
+from datapipes.datasets.raw import MAX_CLASSES, format_errors
 from datapipes.datasets.relbench import with_tasks
 from datapipes.datasets.table_content import Content
 from datapipes.datasets.table_plan import WHERE
 from datapipes.graph.npy import NpyRows
+from datapipes.ingest.columns import UNITS
 from datapipes.ingest.ids import Ids, Names, StoredIds
 from datapipes.ingest.pieces import Pieces, mapped
 from datapipes.minibatch import SparseRows
@@ -42,6 +44,9 @@ _FIELDS: dict[str, Any] = {
 }
 TABLES = "tables.json"  # what a folder's metadata.yaml does not say
 _MOST_BYTES = 2**28  # of this file
+_NOT_PLAIN = re.compile(
+    "[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]"
+)  # of JSON's characters, those that YAML reads otherwise
 
 
 class Files:
@@ -130,13 +135,13 @@ def write_content(files: Files, name: str, content: Content, tasks: Sequence[Tas
     left_out = [[*key, text] for key, text in content.others["left_out"].items()]
     rest = {**content.others, "node_names": names, "left_out": left_out, "facts": facts, "cuts": content.cuts}
     rest["tasks"] = [[task.metadata, sets_of(task)] for task in tasks]
-    text = json.dumps(whole, ensure_ascii=False)
+    text = _NOT_PLAIN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(whole, ensure_ascii=False))
     if len(text.encode()) > MOST_YAML_BYTES:
         raise ValueError(
             f"{WHERE}: the data set has {len(content.features)} features, too many for a folder, whose {YAML} may have "
             f"{MOST_YAML_BYTES} bytes. Name fewer columns in features."
         )
-    write_text(folder / TABLES, json.dumps(rest, default=int))
+    write_text(folder / TABLES, json.dumps(rest, default=int, allow_nan=False))
     write_text(folder / YAML, text)
 
 
@@ -148,6 +153,8 @@ def _mapped_file(folder: Path, name: Any, *dtypes: str, most_dims: int = 1) -> N
     if rows.dtype.name not in dtypes or not 1 <= len(rows.shape) <= most_dims:
         shape = "[n]" if most_dims == 1 else f"of 1 to {most_dims} dimensions"
         raise ValueError(f"found {rows.dtype} {[*rows.shape]} in {name}; expected {' or '.join(dtypes)} {shape}")
+    if rows.is_transposed:
+        raise ValueError(f"found {name} in Fortran order; expected rows, one after the other")
     if 0 in rows.shape:
         return np.zeros(rows.shape, rows.dtype)
     return np.memmap(rows.path, rows.dtype, "r", rows.begin, rows.shape)
@@ -169,19 +176,22 @@ def read_table_folder(path: Path) -> Dataset:
         arrays = [_mapped_file(path, name, dtype) for name, dtype in zip(paths, dtypes, strict=bool(kind))]
         if len(arrays) == 2 and kind:
             ends = arrays[0]
-            if len(ends) == 0 or ends[0] != 0 or ends[-1] != len(arrays[1]) or (ends[1:] < ends[:-1]).any():
+            lengths = np.diff(ends)
+            are_right = (lengths == 16).all() if kind == "uuids" else (lengths >= 0).all()
+            if len(ends) == 0 or ends[0] != 0 or ends[-1] != len(arrays[1]) or not are_right:
                 raise ValueError(f"found offsets in {paths[0]} that do not fit {paths[1]}")
         return Names(StoredIds(kind, arrays) if kind else Ids())
 
     def typed(kind: Any) -> Any:
         return tuple(kind) if isinstance(kind, list) else kind
 
-    def items(fields: Any) -> ItemSet:
+    def items(kind: str, fields: Any) -> ItemSet:
         rows: dict[str, Any] = {}
         for field, *stored in fields:
             files = [_mapped_file(path, one, "int64", "float32", most_dims=2) for one in stored[:2]]
             parts = [torch.from_numpy(np.array(values)) for values in files]
             rows[field] = parts[0] if len(stored) == 1 else SparseRows(parts[0], parts[1], stored[2])
+        check_within("the seeds", f"nodes of {kind}", rows["seeds"], data.graph.num_nodes_of(kind), "Write them anew.")
         return ItemSet(tuple(rows.values()), tuple(rows))
 
     data = OnDiskDataset(path, include_original_edge_id=True).load()
@@ -201,14 +211,28 @@ def read_table_folder(path: Path) -> Dataset:
             }
             for (domain, kind, name), values in rest.pop("facts")
         }
+        if not {*facts} <= {*data.features}:
+            raise ValueError(f"found facts of {shown([*facts])}; the features are {shown([*data.features])}")
+        check_choice(TABLES, "time_unit", rest["time_unit"], ["", *UNITS])
+        texts = [text for entry in rest["left_out"] for text in entry] + rest["class_names"]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"found {shown(texts)}; expected texts")
         cuts, stored_tasks = rest.pop("cuts"), rest.pop("tasks")
         rest["node_names"] = {kind: names(stored) for kind, stored in rest["node_names"]}
+        for kind, of_type in rest["node_names"].items():
+            if len(of_type) != data.graph.num_nodes_of(kind):
+                raise ValueError(f"found {len(of_type)} names of {kind!r}; expected one for each node")
         rest["left_out"] = {(table, column): text for table, column, text in rest["left_out"]}
         rest["class_names"] = tuple(rest["class_names"])
+        counts = [rest["num_classes"], *(metadata.get("num_classes", 0) for metadata, _ in stored_tasks)]
+        if any(type(count) is not int or not 0 <= count <= MAX_CLASSES for count in counts) or counts[0] != len(
+            rest["class_names"]
+        ):
+            raise ValueError(f"found {shown(counts)} classes, and {len(rest['class_names'])} names of them")
         completed = Content({}, facts=facts, cuts=cuts and tuple(cuts), others=rest).completed(data)
         tasks = [
             Task(
-                **{part: HeteroItemSet({k: items(f) for k, f in dict(sets[part]).items()}) for part in MASKS},
+                **{part: HeteroItemSet({k: items(k, f) for k, f in dict(sets[part]).items()}) for part in MASKS},
                 metadata=metadata,
             )
             for metadata, sets in stored_tasks

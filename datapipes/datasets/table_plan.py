@@ -146,9 +146,9 @@ class Plan:
         return {table: dict(targets) for table, targets in links.items()}
 
     def _edges(self, value: Any) -> tuple[str, ...]:
-        if not isinstance(value, Iterable) or not all(isinstance(table, str) for table in value):
+        tables = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (None,)
+        if not all(isinstance(table, str) for table in tables):
             raise TypeError(f"{WHERE}: edges must be names of tables, got {shown(value)}. Pass a list of them.")
-        tables = (value,) if isinstance(value, str) else tuple(value)
         targets = {target for columns in self.links.values() for target in columns.values()}
         for table in tables:
             self._check_table("edges", table)

@@ -79,11 +79,7 @@ class Reading:
             self._read(table, rows)
 
     def _settle_ids(self) -> None:
-        """Let ids of CSV files be read as texts, unless all of a node type are numbers: "007" and "7" are two texts.
-
-        Raises:
-            ValueError: Ids of a type are texts in one column and numbers in another.
-        """
+        """Let ids of CSV files be read as texts, unless all of a node type are numbers: "007" and "7" are two texts."""
         plan = self._plan
         columns: dict[str, list[tuple[str, str]]] = {table: [(table, key)] for table, key in plan.keys.items()}
         for table, targets in plan.links.items():
@@ -95,13 +91,6 @@ class Reading:
             if any(_holds_text(file, name) for file, name in files) or not all(map(_are_numbers, in_csv)):
                 for file, name in in_csv:
                     file.read_as_text(name)
-            kinds = {_holds_text(file, name): place for place, (file, name) in enumerate(files)}
-            if len(kinds) > 1:
-                texts, numbers = (plan.title(*of_type[kinds[has_text]]) for has_text in (True, False))
-                raise ValueError(
-                    f"{texts} holds texts, and {numbers.removeprefix(f'{WHERE}: ')} numbers; ids of one type must be "
-                    "of one kind. Convert the numbers to texts."
-                )
 
     def num_nodes(self) -> dict[str, int]:
         """Return {node type: number of nodes}."""
@@ -219,7 +208,8 @@ class Reading:
 
 
 def _holds_text(table: Table, column: str) -> bool:
-    return str(table.arrow_type(column)) in TEXTS
+    type_ = table.arrow_type(column)
+    return str(getattr(type_, "value_type", type_)) in TEXTS  # a dictionary has a type of its values
 
 
 def _are_numbers(file_and_column: tuple[TableFiles, str]) -> bool:

@@ -15,8 +15,7 @@ from datapipes.datasets.relbench import MANIFEST
 from datapipes.ingest.remote import is_uri
 
 _MOST_BYTES = 2**20
-_ARGUMENTS = [*inspect.signature(from_tables).parameters]
-_NOT_HERE = ("folder",)
+_ARGUMENTS = [name for name in inspect.signature(from_tables).parameters if name != "folder"]
 
 
 def is_table_yaml(path: Path) -> bool:
@@ -33,10 +32,11 @@ def read_table_yaml(path: Path, folder: Path | None = None) -> Dataset:
     """
     with format_errors(path.name):
         content = without_nulls(parse_yaml(content_of(path, _MOST_BYTES)))
-        allowed = [name for name in _ARGUMENTS if name not in _NOT_HERE]
-        if not isinstance(content, dict) or not {"tables"} <= content.keys() <= {*allowed}:
+        if not isinstance(content, dict) or not {"tables"} <= content.keys() <= {*_ARGUMENTS}:
             found = [*content] if isinstance(content, dict) else content
-            raise DatasetFormatError.of(path.name, shown(found), f"'tables', and any of {allowed[1:]}", "Correct it.")
+            raise DatasetFormatError.of(
+                path.name, shown(found), f"'tables', and any of {_ARGUMENTS[1:]}", "Correct it."
+            )
     tables = content.pop("tables")
     if isinstance(tables, dict):
         tables = {name: _beside(path, table) for name, table in tables.items()}

@@ -66,11 +66,16 @@ class AgeAdder(MiniBatchTransformer):
         changes: dict[str, Any] = {"node_features": nodes}
         if self._of_edges:
             hops = []
-            for block, before in zip(minibatch.blocks or (), minibatch.edge_features or (), strict=True):
+            fetched = minibatch.edge_features or [{} for _ in minibatch.blocks or ()]
+            for block, before in zip(minibatch.blocks or (), fetched, strict=True):
                 rows = dict(before)
                 for key, (_, kind, name) in self._of_edges.items():
                     of_type = block if kind is None else block.get(kind)
-                    if of_type is not None and key in rows:
+                    if of_type is None:
+                        raise ValueError(
+                            f"{self.name}: no edges {shown(kind)}; sampled are {shown([*block])}. Name these."
+                        )
+                    if key in rows or not any(key in of_hop for of_hop in fetched):
                         destinations = seed_times[ends_of(kind)[1]][of_type.edge_index[1]]
                         rows.update(self._age(rows, key, "edge", kind, name, destinations))
                 hops.append(rows)

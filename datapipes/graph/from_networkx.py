@@ -106,4 +106,10 @@ def _attribute_column(kind: str, name: str, rows: list[dict[str, Any]]) -> Any:
             f"from_networkx: {lacking} of {len(rows)} {kind}s lack the attribute {name!r}; all must have it. Fill it "
             "in."
         )
-    return np.array([row[name] for row in rows])
+    try:
+        return np.array([row[name] for row in rows])
+    except ValueError as error:  # NumPy's text speaks of sequences
+        raise ValueError(
+            f"from_networkx: the attribute {name!r} of {kind}s has values of different shapes; all must have one. Make "
+            "them equal."
+        ) from error

@@ -93,7 +93,10 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of_type("node", node_type, self._by_type().node_attributes)
 
     def _of_type(self, domain: str, type_: Any, by_type: Mapping[Any, _T]) -> _T:
-        return by_type[type_in(storage.CLASSES[self._saved_as], domain, type_, by_type)]
+        try:
+            return by_type[type_]  # each minibatch asks a dozen times
+        except (KeyError, TypeError):  # a text "src:rel:dst", or no type of this graph
+            return by_type[type_in(storage.CLASSES[self._saved_as], domain, type_, by_type)]
 
     def max_edge_id_of(self, edge_type: EdgeType | str | None) -> int:
         """Return the largest edge id of a type, -1 without edges; computed once. Errors as in `num_nodes_of`."""

@@ -47,7 +47,8 @@ class _Head(NamedTuple):
         return any(any(map(str.isalpha, cell)) and not is_number(cell.strip()) for cell in self.cells)
 
 
-def _head_of(file: AnyFile, kind: str) -> _Head:
+def head_of(file: AnyFile, kind: str) -> _Head:
+    """Read the first line of a CSV file with the suffix `kind`, and look whether there are more."""
     with opened(file, _MOST_HEADER) as (packed, _), gzip.open(packed) if kind.endswith(".gz") else packed as stream:
         content = stream.read(_MOST_HEADER)
     text = content.decode("utf-8-sig", "replace").lstrip("\r\n")  # without a byte order mark
@@ -58,7 +59,7 @@ def _head_of(file: AnyFile, kind: str) -> _Head:
 
 def open_csv_files(files: Sequence[AnyFile], kind: str) -> tuple[Any, bool]:
     """Open CSV files; return (pyarrow data set over the files, whether the files name their columns)."""
-    heads = [head for head in (_head_of(file, kind) for file in files) if head.cells]
+    heads = [head for head in (head_of(file, kind) for file in files) if head.cells]
     has_names = bool(heads) and heads[0].has_names
     for head in heads:
         _check_head(heads[0], head)

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from datapipes.base.checks import shown
 from datapipes.base.errors import needed
 from datapipes.base.sizes import check_memory
-from datapipes.ingest.ids import TEXTS, Ids, Names, WrongCell, first_that_fails, without_nan, words_of
+from datapipes.ingest.ids import TEXTS, Ids, Names, WrongCell, exact_floats, first_that_fails, words_of
 from datapipes.ingest.pieces import Pieces, read_in_pieces
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of a second
@@ -52,9 +53,9 @@ def times_of(column: Any, unit: str) -> tuple[NDArray[Any], NDArray[Any]]:
     pyarrow, compute = (needed(name, "ondisk", "a table") for name in ("pyarrow", "pyarrow.compute"))
     kinds = pyarrow.types
     if str(column.type) in TEXTS:
-        column = _parsed(pyarrow, compute, column)
+        column = _parsed(pyarrow, compute, column, "ns" if unit == "ns" else "us")
     if kinds.is_floating(column.type):
-        column = without_nan(column)
+        column = exact_floats(column, "time")
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False))
     per_second = UNITS[unit]
     if kinds.is_date(column.type):
@@ -75,6 +76,14 @@ def times_of(column: Any, unit: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return values // back * step, missing
 
 
+def time_of(value: Any, unit: str) -> int:
+    """Return one time, int in `unit`; see times_of. Raises WrongCell, also for a missing one."""
+    (time,), (is_missing,) = times_of(needed("pyarrow", "ondisk", "a time").array([value]), unit)
+    if is_missing:
+        raise WrongCell(0, f"is {shown(value)}, which is no time. Write it like 2024-05-31 or 2024-05-31T09:00:00.")
+    return int(time)
+
+
 def is_until(column: Any, last: Any, unit: str) -> NDArray[Any]:
     """Return which times are at most `last`, bool [n]; False for a missing time. `unit` is that of integers.
 
@@ -87,9 +96,9 @@ def is_until(column: Any, last: Any, unit: str) -> NDArray[Any]:
         unit = column.type.unit
     times, missing = times_of(column, unit)
     try:
-        (limit,), _ = times_of(pyarrow.array([last]), unit)
+        limit = time_of(last, unit)
     except WrongCell:  # beyond what the unit holds, as any time of it is
-        (limit,) = np.sign(times_of(pyarrow.array([last]), "s")[0]) * np.iinfo(np.int64).max
+        limit = np.sign(time_of(last, "s")) * np.iinfo(np.int64).max
     is_early: NDArray[Any] = (times <= limit) & ~missing
     return is_early
 
@@ -105,24 +114,28 @@ def _whole(pyarrow: Any, column: Any) -> NDArray[Any]:
     return np.asarray(filled.to_numpy(zero_copy_only=False))
 
 
-def _parsed(pyarrow: Any, compute: Any, column: Any) -> Any:
-    """Return ISO texts as timestamps in UTC. Empty texts are missing."""
+def _parsed(pyarrow: Any, compute: Any, column: Any, unit: str) -> Any:
+    """Return ISO texts as timestamps in UTC, in "us" or "ns"; finer digits are cut off. Empty texts are missing."""
     column = compute.utf8_trim_whitespace(column.cast(pyarrow.large_string()))
     column = compute.if_else(compute.equal(column, ""), None, column)
+    digits = {"us": 6, "ns": 9}[unit]
+    column = compute.replace_substring_regex(column, rf"(\.\d{{{digits}}})\d+", r"\1")
     zoned = compute.match_substring_regex(column, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
     plain = compute.if_else(zoned, None, column)
     parts = []
     for texts, type_ in (
-        (plain, pyarrow.timestamp("us")),
-        (compute.if_else(zoned, column, None), pyarrow.timestamp("us", "UTC")),
+        (plain, pyarrow.timestamp(unit)),
+        (compute.if_else(zoned, column, None), pyarrow.timestamp(unit, "UTC")),
     ):
         try:
             parts.append(texts.cast(type_))
         except ValueError as error:
+            if unit == "ns":  # a time beyond those of 64 bits, perhaps
+                return _parsed(pyarrow, compute, column, "us")
             row = first_that_fails(texts, type_)
             how = "Write it like 2024-05-31 or 2024-05-31T09:00:00"
             raise WrongCell(row, f"has {shown(texts[row].as_py())}, which is no ISO time. {how}.") from error
-    return compute.coalesce(parts[0].cast(pyarrow.timestamp("us", "UTC")), parts[1])
+    return compute.coalesce(parts[0].cast(pyarrow.timestamp(unit, "UTC")), parts[1])
 
 
 def numbers_of(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -143,10 +156,13 @@ def numbers_of(column: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         if other.any():
             row = int(other.argmax())
             raise WrongCell(row, f"has a list of {lengths[row]} values after lists of {width}. Make them equally long.")
-        flat, inside = numbers_of(compute.list_flatten(column))
-        if inside.any():
-            row = int(np.flatnonzero(~missing)[int(inside.argmax()) // max(width, 1)])
-            raise WrongCell(row, "has a list with a missing number. Fill it in.")
+        try:
+            flat, inside = numbers_of(compute.list_flatten(column))
+            if inside.any():
+                raise WrongCell(int(inside.argmax()), "has a list with a missing number. Fill it in.")
+        except WrongCell as error:  # its row counts the values
+            place = None if error.row is None else int(np.flatnonzero(~missing)[error.row // width])
+            raise WrongCell(place, str(error)) from error
         shape = (len(column), width, *flat.shape[1:])
         check_memory(
             "a table", f"a column of lists, {shown([*shape])},", math.prod(shape) * flat.itemsize, "Shorten them."
@@ -229,16 +245,18 @@ class Column:
 
     def _called(self, cells: Any) -> NDArray[Any]:
         assert callable(self.kind)
-        values = np.asarray(self.kind(cells.to_pylist()))
-        if values.shape[:1] != (len(cells),) or values.dtype.kind not in "biuf":
+        made = self.kind(cells.to_pylist())
+        made = made.detach().cpu().numpy() if isinstance(made, Tensor) else made
+        values = np.array(made)  # a copy: the function may use its memory again
+        if values.shape[:1] != (len(cells),) or values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
             found = f"{values.dtype} {shown([*values.shape])} for {len(cells)} cells"
             text = f"is read by a function that returned {found}. Return an array of numbers with a row for each cell."
             raise WrongCell(None, text)
         if self._dtype is not None and not np.can_cast(values.dtype, self._dtype, "safe"):
             text = f"is read by a function that returned {values.dtype} after {self._dtype}. Return one dtype."
             raise WrongCell(None, text)
-        self._dtype = values.dtype if self._dtype is None else self._dtype
-        return values
+        self._dtype = values.dtype.newbyteorder("=") if self._dtype is None else self._dtype
+        return values.astype(self._dtype, copy=False)
 
     def values(self) -> NDArray[Any]:
         """Return the values of all rows; of categories the numbers by first occurrence, -1 where missing."""
@@ -275,17 +293,18 @@ def vocabulary(numbers: NDArray[Any], count: int, is_known: NDArray[Any] | None)
 
 
 def statistics(values: NDArray[Any], is_wanted: NDArray[Any] | None) -> dict[str, Any]:
-    """Return {"mean": ..., "std": ...} of the wanted rows of numbers, as floats or as lists of floats.
+    """Return {"mean": ..., "std": ...} of the finite numbers in the wanted rows, as floats or as lists of floats.
 
     The sums are over pieces of fixed size, so their bits depend on the rows alone.
     """
 
     def mean_of(function: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        count, total = 0, np.zeros(values.shape[1:])
+        count, total = np.zeros(values.shape[1:], np.int64), np.zeros(values.shape[1:])
         for rows, *wanted in read_in_pieces(values, *([] if is_wanted is None else [is_wanted])):
-            rows = rows[wanted[0]] if wanted else rows
-            count, total = count + len(rows), total + function(rows.astype(np.float64)).sum(axis=0)
-        return total / max(count, 1)
+            rows = (rows[wanted[0]] if wanted else rows).astype(np.float64)
+            is_finite = np.isfinite(rows)
+            count, total = count + is_finite.sum(axis=0), total + np.where(is_finite, function(rows), 0).sum(axis=0)
+        return total / np.maximum(count, 1)
 
     mean = mean_of(lambda rows: rows)
     return {"mean": mean.tolist(), "std": np.sqrt(mean_of(lambda rows: (rows - mean) ** 2)).tolist()}

@@ -6,6 +6,7 @@ Invariant: numbers depend on the order of the ids alone, not on the batches that
 from __future__ import annotations
 
 import itertools
+import operator
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -66,10 +67,9 @@ class Ids:
         read = [_read(pyarrow, column) for column in columns]
         kinds = {kind for kind, _ in read if kind} | ({self.kind} - {""})
         if len(kinds) > 1:
-            text = (
-                f"holds {' and '.join(sorted(kinds))}; ids that are compared must be of one kind. Convert it to text."
-            )
-            raise WrongCell(None, text)
+            found = " beside ".join(sorted({kind for kind, _ in read if kind}))
+            more = f" where earlier ids of the type are {self.kind}" * bool(self.kind)
+            raise WrongCell(None, f"holds {found}{more}; ids of one type must be of one kind. Convert them to texts.")
         if not kinds or (self._numbers is None and not add):
             return np.full((len(columns), len(columns[0])), -1)
         if self._numbers is None:
@@ -126,6 +126,8 @@ class StoredIds(Ids):
             numbers = _new_numbers(self.kind)
             for begin in range(0, self.count, _AT_ONCE):
                 numbers.number([(*self._arrays(begin, min(begin + _AT_ONCE, self.count)), None)], add=True)
+            if numbers.count != self.count:
+                raise ValueError("names: the folder has a name twice; it is damaged. Write it anew.")
             self._numbers = numbers
         return super().number(columns, add=add)
 
@@ -159,10 +161,14 @@ class Names(Sequence[Any]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             place = range(*place.indices(len(self)))
-        if isinstance(place, Sequence) or getattr(place, "ndim", 0) > 0:
-            return [self[int(i)] for i in place]
+        if (isinstance(place, Sequence) and not isinstance(place, str)) or getattr(place, "ndim", 0) > 0:
+            return [self[i] for i in place]
         try:
-            number = range(len(self))[int(place)]
+            number = range(len(self))[operator.index(place)]
+        except TypeError:
+            raise TypeError(
+                f"names: a place must be an integer, got {shown(place)}. Pass the number of a node."
+            ) from None
         except IndexError:
             raise IndexError(f"names: {place} is not in [0, {len(self)}). Pass an id of this type.") from None
         number = number if self._chosen is None else int(self._chosen[number])
@@ -186,10 +192,13 @@ class Names(Sequence[Any]):
             ValueError: The names are of another kind, such as texts where integers are needed.
         """
         pyarrow = needed("pyarrow", "ondisk", "names")
-        column = pyarrow.array(names)
+        try:
+            column = pyarrow.array(names.numpy() if isinstance(names, Tensor) else names)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"names: {shown(names)} are no ids of one kind. Pass texts or integers.") from error
         try:
             if self._ids.kind == "uuids" and str(column.type) in TEXTS:
-                cells = pyarrow.array([uuid.UUID(name).bytes for name in names], pyarrow.binary(16))
+                cells = pyarrow.array([*map(_bytes_of_uuid, names)], pyarrow.binary(16))
                 column = pyarrow.ExtensionArray.from_storage(pyarrow.uuid(), cells)
             numbers = self._ids.number([column], add=False)[0]
         except WrongCell as error:
@@ -218,6 +227,13 @@ class Names(Sequence[Any]):
         return f"{len(self)} names"
 
 
+def _bytes_of_uuid(name: Any) -> bytes | None:
+    try:
+        return uuid.UUID(name).bytes
+    except (ValueError, TypeError, AttributeError):  # no UUID, so it is no name
+        return None
+
+
 def places_in(chosen: NDArray[Any], count: int) -> NDArray[Any]:
     """Return the place in `chosen` of each number in [0, count), -1 for others; and for -1 a last entry, -1."""
     places = np.full(count + 1, -1)
@@ -233,7 +249,7 @@ def words_of(type_: Any) -> str:
 
 def _read(pyarrow: Any, column: Any) -> tuple[str, Any]:
     """Return (kind, ids as a pyarrow array of int64, large text, or bytes); the kind "" if all ids are missing."""
-    kinds, compute = pyarrow.types, needed("pyarrow.compute", "ondisk", "a table")
+    kinds = pyarrow.types
     if kinds.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if isinstance(column.type, pyarrow.BaseExtensionType):
@@ -244,12 +260,7 @@ def _read(pyarrow: Any, column: Any) -> tuple[str, Any]:
     if column.null_count == len(column):
         return "", column
     if kinds.is_floating(column.type):  # pandas has floats where an integer is missing
-        digits = {16: 11, 32: 24, 64: 53}[column.type.bit_width]  # from 2^digits on, a float may have been rounded
-        column = without_nan(column).cast(pyarrow.float64())
-        too_large = np.asarray(compute.fill_null(compute.abs(column), 0).to_numpy(zero_copy_only=False)) >= 2**digits
-        if too_large.any():
-            text = f"has a float of 2^{digits} or more, which is no exact id. Write integers."
-            raise WrongCell(int(too_large.argmax()), text)
+        column = exact_floats(column, "id")
     try:
         if kinds.is_integer(column.type) or kinds.is_floating(column.type):
             return "integers", column.cast(pyarrow.int64())
@@ -264,6 +275,22 @@ def _read(pyarrow: Any, column: Any) -> tuple[str, Any]:
     raise WrongCell(
         None, f"holds {words_of(column.type)}; ids are integers, texts, bytes or UUIDs. Convert it to text."
     )
+
+
+def exact_floats(column: Any, what: str) -> Any:
+    """Return a pyarrow array of floats, which are ids or times (`what` names one), as float64 with null for NaN.
+
+    Raises:
+        WrongCell: A float is so large that it may have been rounded.
+    """
+    pyarrow, compute = (needed(name, "ondisk", "a table") for name in ("pyarrow", "pyarrow.compute"))
+    digits = {16: 11, 32: 24, 64: 53}[column.type.bit_width]
+    column = without_nan(column).cast(pyarrow.float64())
+    too_large = np.asarray(compute.fill_null(compute.abs(column), 0).to_numpy(zero_copy_only=False)) >= 2**digits
+    if too_large.any():
+        text = f"has a float of 2^{digits} or more, which is no exact {what}. Write integers."
+        raise WrongCell(int(too_large.argmax()), text)
+    return column
 
 
 def without_nan(column: Any) -> Any:

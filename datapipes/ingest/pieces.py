@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_HEADER = 128  # bytes; the header is written when the number of rows is known
+_HEADER = 512  # bytes; the header is written when the number of rows is known
 _AT_ONCE = 2**20  # rows
 
 

@@ -1,6 +1,6 @@
 """TensorFrames for the encoders of PyTorch Frame, from the features of a data set of tables and of its minibatches.
 
-Numbers, booleans, categories and lists become columns; other features, such as times and the masks NAME_missing, do
+Numbers, booleans, categories, lists and rows that a function made become columns; times and the masks NAME_missing do
 not.
 """
 
@@ -23,8 +23,9 @@ __all__ = ["column_stats", "tensor_frames"]
 def tensor_frames(data: Dataset, minibatch: MiniBatch) -> dict[Any, Any]:
     """Return {node type: torch_frame.TensorFrame} of the node features that a minibatch has.
 
-    A type without such features is left out. A missing number is NaN where the feature NAME_missing was fetched too; a
-    missing category is -1; booleans are categories. Columns are in the order in which they were fetched.
+    A type without such features is left out. Where the feature NAME_missing was fetched too, missing numbers and lists
+    are NaN, and missing booleans -1, as missing categories always are; booleans are categories. Columns are in the
+    order in which they were fetched.
 
     Args:
         data: the data set of `datasets.from_tables` whose features the minibatch has.
@@ -41,12 +42,15 @@ def tensor_frames(data: Dataset, minibatch: MiniBatch) -> dict[Any, Any]:
         )
     columns: dict[Any, dict[Any, dict[str, Tensor]]] = {}
     for (kind, name), rows in features.items():
-        column = _column_of(data.metadata.get(("node", kind, name), {}), name, rows.dtype, rows.shape[1:], frame)
+        column = _column_of(data, kind, name, rows.dtype, rows.shape[1:], frame)
         if column is None:
             continue
+        rows = rows.long() if column == frame.categorical else rows.float()
         missing = features.get((kind, f"{name}_missing"))
-        if column == frame.numerical:
-            rows = rows.float() if missing is None else rows.float().masked_fill(missing, torch.nan)
+        if missing is not None:
+            rows = rows.masked_fill(
+                missing.view(-1, *[1] * (rows.ndim - 1)), -1 if column == frame.categorical else torch.nan
+            )
         columns.setdefault(kind, {}).setdefault(column, {})[name] = rows if column == frame.embedding else rows[:, None]
     return {
         kind: frame.TensorFrame(
@@ -67,7 +71,7 @@ def column_stats(data: Dataset) -> dict[Any, dict[str, dict[Any, Any]]]:
     stats: dict[Any, dict[str, dict[Any, Any]]] = {}
     for (domain, kind, name), feature in data.features.items():
         facts: Mapping[str, Any] = data.metadata.get((domain, kind, name), {})
-        column = None if domain == "edge" else _column_of(facts, name, feature.dtype, feature.shape, frame)
+        column = None if domain == "edge" else _column_of(data, kind, name, feature.dtype, feature.shape, frame)
         if column is None:
             continue
         if column == frame.numerical:
@@ -89,21 +93,23 @@ def _torch_frame(who: str) -> Any:
     return torch_frame
 
 
-def _column_of(facts: Mapping[str, Any], name: str, dtype: torch.dtype, shape: Any, frame: Any) -> Any:
-    """Return the stype of a feature with these facts, dtype and row shape; None if it becomes no column."""
-    if "categories" in facts or (dtype == torch.bool and not name.endswith("_missing")):
+def _column_of(data: Dataset, kind: Any, name: str, dtype: torch.dtype, shape: Any, frame: Any) -> Any:
+    """Return the stype of a node feature with this dtype and row shape; None if it becomes no column."""
+    facts = data.metadata.get(("node", kind, name), {})
+    is_mask = name.endswith("_missing") and ("node", kind, name.removesuffix("_missing")) in data.features
+    if "categories" in facts or (dtype == torch.bool and not is_mask):
         return frame.categorical if len(shape) == 0 else None
-    if "mean" not in facts or len(shape) > 1:
-        return None
-    return frame.embedding if len(shape) == 1 else frame.numerical
+    if len(shape) == 1 and (dtype.is_floating_point or "mean" in facts):  # a list, or what a function made
+        return frame.embedding
+    return frame.numerical if len(shape) == 0 and "mean" in facts else None
 
 
 def _joined(frame: Any, column: Any, rows: list[Tensor]) -> Any:
     """Return the rows of the columns of one stype as the feature of a TensorFrame."""
     if column == frame.categorical:
-        return torch.cat([of_column.long() for of_column in rows], 1)
+        return torch.cat(rows, 1)
     if column == frame.numerical:
         return torch.cat(rows, 1)
     widths = torch.tensor([0, *(of_column.shape[1] for of_column in rows)])
-    values = torch.cat([of_column.float() for of_column in rows], 1)
+    values = torch.cat(rows, 1)
     return frame.data.MultiEmbeddingTensor(len(values), len(rows), values, widths.cumsum(0))

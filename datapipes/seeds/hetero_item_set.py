@@ -103,6 +103,8 @@ class HeteroItemSet(Hashed):
 
         Return a tensor for each type, int64: positions in the item set of the type, in the order of `positions`.
         """
+        if len(self.item_sets) == 1:  # whose `take` checks them
+            return [positions]
         # By NumPy: torch would wake its threads, which takes longer than the work.
         items = positions.numpy()
         outside = (items < 0) | (items >= len(self))

@@ -228,6 +228,15 @@ def test_what_these_readers_refuse(tmp_path, refuses):
         (trade, {"columns": {"src": "from"}}),
         (trade, {"columns": {"src": "from", "dst": "to", "colour": "x"}}),
         (trade, {"columns": {"src": "from", "dst": "where"}}),
+        ({"a.csv": "u,v,r\n1,2,2024-01-01\n"}, {"columns": {"src": "u", "dst": "v", "rating": "r"}}),
+        (
+            {
+                "a.csv": "id:ID,x:int,:LABEL\na,1,P\n",
+                "b.csv": "id:ID,x:string,:LABEL\nb,c,P\n",
+                "c.csv": ":START_ID,:END_ID\na,b\n",
+            },
+            {},
+        ),
         ({"trade.csv": "from,to,at\na,b,soon\n"}, {"columns": {"src": "from", "dst": "to", "time": "at"}}),
     ):
         refuses((ValueError, DatasetFormatError), opened, files, **arguments)

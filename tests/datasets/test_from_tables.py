@@ -143,6 +143,34 @@ def test_a_folder_has_what_memory_has(tmp_path, edges, monkeypatch):
         assert (data.left_out, data.time_unit, data.task) == (expected.left_out, "s", expected.task)
 
 
+def test_the_graph_of_training_is_made_when_it_is_used(tmp_path):
+    arguments = {"links": LINKS, "edges": "purchases", "times": {"purchases": "price"}}
+    tables = {"purchases": {**PURCHASES, "price": [1, 2, 3]}}
+    data = dp.datasets.from_tables(tables, folder=tmp_path / "out", **arguments)
+    assert "training_graph" not in vars(data)
+    copied = pickle.loads(pickle.dumps(dp.datasets.from_tables(tables, **arguments)))
+    expected = data.graph.relation(("user", "purchases", "item")).edge_attributes["time"] <= 2
+    for one in (data, copied):
+        assert one.training_graph.num_edges["user", "purchases", "item"] == int(expected.sum()) == 2
+        assert one.training_graph is one.training_graph
+    with pytest.raises(AttributeError, match="Here: "):
+        _ = data.val_set
+
+
+def test_names_that_yaml_reads_otherwise_stay_in_a_folder(tmp_path):
+    names = ["a\x85b", "x\x7f", "\ufeffy", "\u2028z", "😀"]
+    tables = {"t\x85": {"k": [1, 2], **{name: [1.0, 2.0] for name in names}}}
+    data = dp.datasets.from_tables(tables, links={"t\x85": {"k": "u"}}, folder=tmp_path / "out")
+    assert data.features.names("node", "t\x85") == sorted(names)
+    assert ("t\x85", "f2p_k", "u") in data.graph.edge_types
+
+
+def test_what_cannot_be_read_again_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="more than one way"):
+        dp.datasets.from_tables({"a:b": {"k": [1]}}, links={"a:b": {"k": "u"}}, folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_that_was_changed_ends_in_typed_errors(tmp_path):
     folder = tmp_path / "out"
     dp.datasets.from_tables({"t😀": PURCHASES}, links={"t😀": LINKS["purchases"]}, edges="t😀", folder=folder)
@@ -150,6 +178,9 @@ def test_a_folder_that_was_changed_ends_in_typed_errors(tmp_path):
     os.mkfifo(folder / "arrays" / "fifo.npy")
     facts = json.loads(text)
     names = facts["node_names"]
+    np.save(folder / "arrays" / "fortran.npy", np.asfortranarray(np.arange(6).reshape(2, 3)))
+    empty = {"train_set": {}, "validation_set": {}, "test_set": {}}
+    np.save(folder / "arrays" / "seeds.npy", np.array([0, 99]))
     for changed in (
         5,
         {**facts, "task": 5},
@@ -159,6 +190,17 @@ def test_a_folder_that_was_changed_ends_in_typed_errors(tmp_path):
         {**facts, "node_names": [["user", ["words", *names[0][1][1:]]]]},
         {**facts, "node_names": [["user", [names[0][1][0], *names[0][1][:0:-1]]]]},
         {**facts, "facts": [[]]},
+        {**facts, "facts": [[["node", "user", "none"], {"mean": 0.0}]]},
+        {**facts, "num_classes": 5},
+        {**facts, "num_classes": True, "class_names": ["a"]},
+        {**facts, "class_names": [5], "num_classes": 1},
+        {**facts, "time_unit": "years"},
+        {**facts, "left_out": [[1, 2, 3]]},
+        {**facts, "node_names": [["nobody", names[0][1]]]},
+        {**facts, "node_names": [["user", ["uuids", *names[0][1][1:]]]]},
+        {**facts, "tasks": [[{"num_classes": 10**8}, empty]]},
+        {**facts, "tasks": [[{}, {**empty, "test_set": {"user": [["seeds", "arrays/seeds.npy"]]}}]]},
+        {**facts, "tasks": [[{}, {**empty, "test_set": {"user": [["seeds", "arrays/fortran.npy"]]}}]]},
         {**facts, "facts": [[["node", "user", "x"], [1]]]},
         {**facts, "tasks": [[{}, {}]]},
         *({**facts, "tasks": [[{}, {"train_set": sets}]]} for sets in ([3], {"t": [["seeds", "x"]]}, {"t": [[]]})),
@@ -182,6 +224,62 @@ def test_both_ends_of_one_type_are_numbered_source_before_destination():
     assert [pair[1:] for pair in pairs_of(data.graph, ("user", "follows", "user"))] == [(0, 1), (1, 2), (3, 0)]
     assert data.task == "link_prediction"
     assert data.train_set.item_sets["user", "follows", "user"][:].tolist() == [[0, 1], [1, 2], [3, 0]]
+
+
+@pytest.mark.parametrize("links", [[], [None, None], ["x", None]])
+@pytest.mark.parametrize("key", [["x", "y"], pd.Categorical(["x", "y"])], ids=["texts", "categories"])
+def test_a_link_may_be_empty_and_a_key_categorical(links, key):
+    tables = {"a": pd.DataFrame({"id": key}), "b": {"a": pa.array(links)}}
+    data = dp.datasets.from_tables(tables, keys={"a": "id"}, links={"b": {"a": "a"}})
+    assert data.graph.num_edges["b", "f2p_a", "a"] == links.count("x")
+
+
+def test_edges_may_be_an_iterator():
+    data = dp.datasets.from_tables({"purchases": PURCHASES}, links=LINKS, edges=iter(["purchases"]))
+    assert data.graph.node_types == ("item", "user")
+
+
+def test_a_numeric_column_named_time_is_no_time_of_the_rows():
+    tables = {"d": {"id": [1, 2]}, "laps": {"d": [1, 2, 1], "time": [91, 92, 90]}}
+    data = dp.datasets.from_tables(tables, keys={"d": "id"}, links={"laps": {"d": "d"}})
+    assert data.graph.node_attributes_of("laps") == {}
+    assert data.features.names("node", "laps") == ["time"]
+
+
+def test_a_function_may_use_its_memory_again_and_return_tensors():
+    memory = np.zeros(2**16, ">f4")
+
+    def embed(cells):
+        memory[: len(cells)] = cells
+        return memory[: len(cells)]
+
+    tables = {"t": {"x": list(range(2**16 + 2)), "y": [1.0] * (2**16 + 2)}}
+    kinds = {"x": embed, "y": lambda cells: torch.tensor(cells, requires_grad=True)}
+    data = dp.datasets.from_tables(tables, features={"t": kinds})
+    assert data.features["node", "t", "x"].read(torch.tensor([0, 1, 2**16])).tolist() == [0, 1, 2**16]
+    assert data.features["node", "t", "y"].dtype == torch.float32
+
+
+def test_statistics_are_those_of_finite_numbers(tmp_path):
+    tables = {"t": {"x": [1.0, float("inf"), 3.0], "k": [1, 1, 1]}}
+    for folder in (None, tmp_path / "out"):
+        data = dp.datasets.from_tables(tables, links={"t": {"k": "u"}}, folder=folder)
+        assert data.metadata["node", "t", "x"] == {"mean": 2.0, "std": 1.0}
+
+
+def test_categories_of_integers_are_classes_in_their_order():
+    data = dp.datasets.from_tables({"t": {"y": pd.Categorical([10, 2, 10])}}, labels={"t": "y"})
+    assert (data.class_names, data.train_set.item_sets["t"][:][1].tolist()) == (("2", "10"), [1, 0, 1])
+
+
+def test_without_labelled_rows_the_split_is_not_by_time():
+    tables = {
+        "t": {"y": pa.array([], pa.int64()), "at": pa.array([], pa.int64())},
+        "u": {"c": pd.Categorical(["a"]), "at": [5]},
+    }
+    tables["u"] = pd.DataFrame(tables["u"])
+    data = dp.datasets.from_tables(tables, labels={"t": "y"}, times={"t": "at", "u": "at"})
+    assert [*data.metadata["node", "u", "c"]["categories"]] == ["a"]
 
 
 def test_what_was_left_out_is_counted():
@@ -253,8 +351,10 @@ def test_foreign_keys_that_refer_to_no_primary_key_are_told(tmp_path):
         (pd.to_datetime(["1970-01-01 00:00:01.000002", None]), "us", [1_000_002]),
         ([1.0, float("nan")], "s", [1]),
         ([5, -7], "ns", [5, -7]),
+        (["1970-01-01T00:00:00.123456789"], "ns", [123_456_789]),
+        (["1970-01-01T00:00:00.123456789Z"], "us", [123_456]),
     ],
-    ids=["dates", "zones in text", "date", "rounds down", "zone", "finer unit", "floats", "integers"],
+    ids=["dates", "zones in text", "date", "rounds down", "zone", "finer unit", "floats", "integers", "ns", "cut"],
 )
 def test_times_are_int64_in_one_unit(cells, unit, expected):
     data = dp.datasets.from_tables({"t": pd.DataFrame({"at": cells})}, times={"t": "at"}, time_unit=unit)
@@ -533,5 +633,16 @@ def test_what_does_not_fit_is_refused_by_name(refuses, tmp_path):
         (ValueError, {"t": {"y": [1], "at": [1]}}, {"labels": {"t": "y"}, "times": {"t": "at"}, "split": (2, 1)}),
         (ValueError, {"t": {"y": [1], "at": [1]}}, {"labels": {"t": "y"}, "times": {"t": "at"}, "split": 7}),
         (ValueError, {"t": {"y": [1], "s": ["dev"]}}, {"labels": {"t": "y"}, "split": {"t": "s"}}),
+        (
+            ValueError,
+            {"t": {"y": [1] * 9, "s": ["train"] * 8 + ["x" * 2**16]}},
+            {"labels": {"t": "y"}, "split": {"t": "s"}},
+        ),
+        (ValueError, {"t": {"y": [1], "at": [1]}}, {"labels": {"t": "y"}, "times": {"t": "at"}, "split": ("", 2)}),
+        (ValueError, {"t": {"at": np.array([1_700_000_001], np.float32)}}, {"times": {"t": "at"}}),
+        (ValueError, {"t": {"y": [f"l{i}" for i in range(70_000)]}}, {"labels": {"t": "y"}}),
+        (ValueError, {"t": {"x": pa.array([[1.0, 1e300]])}}, {}),
+        (ValueError, {"t": {"x": pa.array([[[1.0, 2.0], [1.0]]])}}, {}),
+        (ValueError, {"t": {"v": ["a"]}}, {"features": {"t": {"v": lambda cells: np.zeros(1, np.longdouble)}}}),
     ):
         refuses(wrong, call, tables, **arguments)

@@ -328,7 +328,7 @@ SAID_BY_OTHERS = {  # what numpy, torch, pyyaml and Python say
     "[{domain: node, name: x, format: torch, path: huge.pt}]": r"\[30, 1099511627776\], .*contiguous",
     "[{domain: node, name: x, format: numpy, path: below.npy}]": r"shape \[-1, -60\]",
     "!!python/object/apply:os.getcwd []": "no plain YAML",
-    "[" * 1000: "recursion",
+    "[" * 1000: "nested too deep",
     "{": "no plain YAML",
 }
 

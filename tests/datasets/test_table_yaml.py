@@ -4,7 +4,6 @@ import sqlite3
 
 import pytest
 import torch
-from command_files import done
 
 import datapipes as dp
 from datapipes.cli.main import main
@@ -49,7 +48,9 @@ def test_a_database_and_times_of_a_split(tmp_path):
 
 
 def test_convert_writes_the_graph(tmp_path, capsys):
-    assert main(["convert", str(written(tmp_path)), str(tmp_path / "out")]) == 0
+    assert main(["convert", str(written(tmp_path)), str(tmp_path / "new" / "out")]) == 0
+    (tmp_path / "new" / "out").rename(tmp_path / "out")
+    (tmp_path / "new").rmdir()
     assert "visits.at: rows without a value: 1" in capsys.readouterr().out
     graph = dp.HeteroCSCGraph.open(tmp_path / "out")
     data = dp.datasets.open(tmp_path / "shop.yaml")
@@ -69,9 +70,9 @@ def test_build_writes_the_data_set(tmp_path, capsys, database):
             base.execute("CREATE TABLE visits(person INTEGER REFERENCES people(id))")
             base.executemany("INSERT INTO people VALUES (?, ?)", [(7, 31.0), (9, 40.0)])
             base.execute("INSERT INTO visits VALUES (9)")
-    found = done(capsys, "build", tmp_path / "out", "--tables", path)
+    assert main(["build", str(tmp_path / "out"), "--tables", str(path)]) == 0
     data = dp.datasets.open(tmp_path / "out")
-    assert found.out == f"{tmp_path / 'out'} is the data set\n{data.describe()}\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'out'} is the data set\n{data.describe()}\n"
     assert data.graph.digest() == dp.datasets.open(tmp_path / "shop.yaml").graph.digest() or database
     assert data.graph.edge_types == (("people", "rev_f2p_person", "visits"), ("visits", "f2p_person", "people"))
 
@@ -84,6 +85,7 @@ def test_what_such_a_file_may_not_say(tmp_path, refuses):
         "tables: {}\ncolumns: 3",
         "tables: &a {x: 1}\nkeys: *a",
         "tables: nowhere.csv",
+        "tables: " + "[" * 5000,
     ):
         refuses((DatasetFormatError, ValueError, OSError), dp.datasets.open, written(tmp_path, text))
 

@@ -136,3 +136,12 @@ def test_what_has_no_age_is_refused(refuses):
     ):
         refuses(ValueError, first, pipe, *names)
     refuses(ValueError, fetched.add_ages, ["born"], per=0)
+    refuses(ValueError, first, fetched, ["born"], ["time"])
+    typed_graph, typed_features = typed()
+    seeds = dp.HeteroItemSet({"paper": dp.ItemSet((torch.arange(8), torch.full((8,), 10**9)), ("seeds", "timestamps"))})
+    pipe = dp.ItemSampler(seeds, 8).temporal_sample_neighbor(
+        typed_graph, [3], edge_time_attr="time", return_edge_ids=True
+    )
+    pipe = pipe.fetch_feature(typed_features, {}, {WRITES: ["time"]})
+    refuses(ValueError, first, pipe, {}, {WRITES: ["tme"]})
+    refuses(ValueError, first, pipe, {}, {("paper", "cites", "journal"): ["time"]})

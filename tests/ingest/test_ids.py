@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from pipelines import BOUND_S
 
 from datapipes import _core
-from datapipes.ingest.ids import Ids, Names, WrongCell
+from datapipes.ingest.ids import Ids, Names, StoredIds, WrongCell
 
 UUIDS = [uuid.UUID(int=number) for number in (5, 3)]
 
@@ -82,6 +83,16 @@ def test_chosen_names_have_their_own_numbers():
     assert names.numbers(["a", "b", "c", "e"]).tolist() == [1, -1, 0, -1]
 
 
+def test_names_are_looked_up_by_tensors_and_those_that_are_no_uuid_are_not_there():
+    ids, one = Ids(), uuid.UUID(int=5)
+    ids.number([pa.array([one.bytes], pa.uuid())], add=True)
+    assert Names(ids).numbers([str(one), "nobody", None]).tolist() == [0, -1, -1]
+    numbers = Ids()
+    numbers.number([pa.array([7, 9])], add=True)
+    assert Names(numbers).numbers(torch.tensor([9, 8])).tolist() == [1, -1]
+    assert Names(numbers)[torch.tensor([1, 0])] == [9, 7]
+
+
 def test_what_is_no_id_is_refused(refuses):
     ids = Ids()
     ids.number([pa.array([1])], add=True)
@@ -89,6 +100,11 @@ def test_what_is_no_id_is_refused(refuses):
         refuses(WrongCell, ids.number, [cells], add=True)
     refuses(ValueError, Names(ids).numbers, ["a"])
     refuses(IndexError, Names(ids).__getitem__, 1)
+    for place in (0.5, "0", np.array([True]), torch.tensor([1.0])):
+        refuses(TypeError, Names(ids).__getitem__, place)
+    refuses(ValueError, Names(ids).numbers, [2**63])
+    refuses(ValueError, Names(ids).numbers, [object()])
+    refuses(ValueError, Names(StoredIds("integers", [np.array([5, 5])])).numbers, [5])
     one, other = np.array([0, 1]), np.zeros(1, np.uint8)
     texts, integers = _core.IdNumbers("texts", 0), _core.IdNumbers("integers", 0)
     for numbers, columns in (

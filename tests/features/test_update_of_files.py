@@ -125,7 +125,7 @@ def test_an_update_waits_a_while_for_another_one(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_feature, "_LOCK_S", 0)
     with (tmp_path / "x.rows").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        found = "is updated elsewhere"
+        found = "another update of .*x.rows has not ended"
         with refused(BlockingIOError, stage="DiskFeature.update", found=found, allowed="0 s", remedy="Wait"):
             feature.update(torch.tensor([1]), torch.ones(1, 2))
     feature.update(torch.tensor([1]), torch.ones(1, 2))

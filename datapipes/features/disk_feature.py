@@ -154,7 +154,7 @@ class DiskFeature(StoredFeature):
         status = os.fstat(opened)  # again: an update may have ended since
         if identity_of(status) != identity_of(self._file):
             raise ValueError(
-                f"DiskFeature: {self.path} has changed since it was opened: it has {_bytes_and_time(status)}, and "
+                f"DiskFeature: {self.path} has changed since it was opened: it has {_bytes_and_time(status)}; it "
                 f"had {_bytes_and_time(self._file)}. Make a new feature of the file."
             )
 

@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_leaves_some_rows_and_the_feature_and_its_caches_kno
 
     monkeypatch.setattr(disk_feature.os, "pwrite", full)
     with refused(
-        OSError, stage="DiskFeature.update", found="No space", allowed="in part", remedy="make room"
+        OSError, stage="DiskFeature.update", found="No space", allowed="in part", remedy="Make room"
     ) as caught:
         feature.update(torch.tensor([3, 9]), torch.ones(2, 3))
     assert caught.value.errno == errno.ENOSPC

@@ -143,8 +143,8 @@ def refusal(where: str, code: int, num_bytes: int, before: int, remedy: str) -> 
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if 0 <= limit < before + -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE:
         return MemoryError(
-            f"{where}: CUDA cannot lock {num_bytes} bytes (error {code}) beside {before} bytes that are locked already; the "
-            f"limit of locked memory is {limit} bytes. Raise the limit (ulimit -l), or {remedy}."
+            f"{where}: CUDA cannot lock {num_bytes} bytes (error {code}) beside {before} bytes that are locked "
+            f"already; the limit of locked memory is {limit} bytes. Raise the limit (ulimit -l), or {remedy}."
         )
     return RuntimeError(
         f"{where}: CUDA cannot register {num_bytes} bytes of host memory (error {code} of cudaHostRegister). To go on, "

@@ -223,7 +223,7 @@ class Hashed(ABC):
         if change is not None:
             kind = type(self).__name__
             raise ValueError(
-                f"{kind}: {name} was {change} after an epoch had begun with it, or its digest had been taken. So no "
-                f"state can name the data of all minibatches. Make a new {kind} after the change. A change of a tensor "
-                "of which this is a view counts too."
+                f"{kind}: {name} was {change} after an epoch had begun with it, or after its digest was computed. So a "
+                f"state or a digest would name other data than was read before. Make a new {kind} after each change. "
+                "A change of other tensors that share its memory counts too."
             )

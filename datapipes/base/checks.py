@@ -76,9 +76,7 @@ def _cell(value: object) -> str:
 def check_int(where: str, name: str, value: Any, low: int, high: int = INT64_MAX) -> int:
     """Return `value` as an int in [low, high]; refuse bool and float. `high` defaults to the largest int64."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(
-            f"{where}: {name} must be an int, got {shown(value)} ({type(value).__name__}). Pass a whole number."
-        )
+        raise TypeError(f"{where}: {name} must be an int, got {shown(value)} ({type(value).__name__}). Pass an int.")
     if not low <= value <= high:
         allowed = f"{low} or more" if high == INT64_MAX and value < low else f"in [{low}, {high}]"
         raise ValueError(f"{where}: {name} must be {allowed}, got {shown(int(value))}. Choose an allowed value.")
@@ -139,7 +137,8 @@ def as_tensor(where: str, name: str, value: Any) -> torch.Tensor:
             raise TypeError(f"{where}: {name} has dtype {value.dtype}, which no tensor can hold. Pass numbers.")
         if not value.dtype.isnative:
             raise TypeError(
-                f"{where}: {name} is not in the machine's native byte order. Call .astype of the native dtype."
+                f"{where}: {name} is not in the machine's native byte order (dtype {value.dtype.str}). Call "
+                ".astype(array.dtype.newbyteorder('='))."
             )
         if any(stride < 0 for stride in value.strides):
             raise ValueError(
@@ -189,7 +188,7 @@ def check_ids(where: str, name: str, value: Any) -> torch.Tensor:
 def _how_to_flatten(values: torch.Tensor) -> str:
     if values.ndim == 0:
         return f"Pass a list of one: [{values.item()}]"
-    return "Call .flatten()" if values.numel() == values.shape[0] else "Pass one number each"
+    return "Call .flatten()" if values.numel() == values.shape[0] else "Pass ids in 1 dimension"
 
 
 def _from_numpy(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -244,9 +243,9 @@ def check_pairs(where: str, name: str, value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.shape[1] != 2:
         is_index = isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[0] == 2
         raise ValueError(
-            f"{where}: {name} must be ids [n, 2], source and destination of each, got "
-            f"{list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__}. "
-            f"{'Pass .t() of an edge_index' if is_index else 'Stack their ends'}."
+            f"{where}: {name} must be a tensor [n, 2] of ids, with the source and the destination of an edge in each "
+            f"row, got {list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__}. "
+            f"{'Pass .t() of an edge_index' if is_index else 'Call torch.stack((sources, destinations), 1)'}."
         )
     check_index_tensor(where, name, value.reshape(-1))
     return value
@@ -308,10 +307,10 @@ def how_to_get_ids(tensor: torch.Tensor) -> str:
     """Return a remedy for errors: how to get ids from `tensor`, which is a mask or has another dtype."""
     # .long() of a mask would give the ids 0 and 1.
     if tensor.dtype == torch.bool and tensor.ndim > 1:
-        return "Choose one mask of them, such as mask[:, 0], and take the ids of its True places: .nonzero().flatten()."
+        return "If each column is a mask, take the ids of one: mask[:, 0].nonzero().flatten()."
     if tensor.dtype == torch.bool:
-        return "Take the ids of the True places: mask.nonzero().flatten()."
-    return "Convert ids with .long(), and a mask with .bool()."
+        return "Take the ids where the mask is True: mask.nonzero().flatten()."
+    return "Convert ids with .long(); of a mask, take mask.nonzero().flatten()."
 
 
 OTHER_KEYWORDS: dict[str, dict[str, str]] = {}  # {class name: {other library's keyword: what to use}}, from compat/
@@ -346,7 +345,7 @@ def refuse_more_by_position(where: str, cls: type, arguments: Sequence[Any]) -> 
     more = ", ".join(map(shown, arguments[count - 1 :]))
     others = ", ".join(f"{name}=" for name in names[count : count + code.co_kwonlyargcount])
     how = f"Pass the others by name: {others}" if others else "Leave it out"
-    raise TypeError(f"{where}: {cls.__name__} takes {taken} by position, and got {more} besides. {how}.")
+    raise TypeError(f"{where}: {cls.__name__} takes only {taken} by position, and got also {more}. {how}.")
 
 
 def _use_instead(cls: type, name: str) -> str | None:

@@ -92,7 +92,7 @@ def new_folder(
                 if check_place(where, root) != path:
                     raise FileExistsError(
                         f"{where}: {root} has become a link to another folder, which is not overwritten. Choose a new "
-                        "one."
+                        "folder."
                     )
                 _refuse_others(where, path, replaced)
                 _put(where, new, path, replaced)
@@ -312,8 +312,8 @@ def _restore(where: str, root: Path, replaced: Replaceable | None = None) -> Non
             _clear(where, old, replaced)
             return
         raise FileExistsError(
-            f"{where}: {old} holds an older partition of {root}, which holds something else now ({error.strerror}). "
-            "Move one of the two away."
+            f"{where}: {old} is the older content of {root}, which a writer moved aside. It cannot be moved back, "
+            f"since {root} has other content now ({error.strerror}). Move one of the two away."
         ) from error
 
 

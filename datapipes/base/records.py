@@ -67,14 +67,14 @@ def from_json(record: type[Record], name: str, value: Any, *, others: bool = Fal
     if value is not values or not (values.keys() == wanted or (others and values.keys() > wanted)):
         needed = [field for field, (_, is_omitted) in forms.items() if not is_omitted]
         may_have = [field for field in forms if field not in needed]
-        more = f", and may have {may_have}" if may_have else ""
+        more = (f", may have {may_have} (not null)" if may_have else "") + ("" if others else ", and no others")
         found = f"is {shown(value)}"
         if value is values:
             missing = [field for field in needed if field not in value]
             found = f"has the fields {shown(sorted(value))}" + (f" and lacks {missing}" if missing else "")
         if not others and (unknown := values.keys() - forms.keys()):
-            more += f"; {shown(sorted(unknown))} is unknown"
-        raise ValueError(f"{name} {found}; it must have {'at least' if others else 'exactly'} {needed}{more}")
+            more += f"; unknown: {shown(sorted(unknown))}"
+        raise ValueError(f"{name} {found}; it must have the fields {needed}{more}")
     return record(**{field: forms[field][0].read(field, values[field]) for field in names})
 
 
@@ -131,7 +131,7 @@ def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
 
     def read(name: str, value: Any) -> Any:
         if not is_one(value):
-            raise ValueError(f"{name} is {shown(value)}, allowed are {allowed}")
+            raise ValueError(f"{name} is {shown(value)}; allowed: {allowed}")
         return value
 
     return Form(read)
@@ -139,13 +139,16 @@ def plain(allowed: str, is_one: Callable[[Any], bool]) -> Form:
 
 def whole(low: int, high: int = INT64_MAX) -> Form:
     """Return the Form of an int in [low, high]."""
-    form = plain(f"whole numbers in [{low}, {high}]", lambda value: type(value) is int and low <= value <= high)
+    allowed = f"integers in [{low}, {high}], without a decimal point"
+    form = plain(allowed, lambda value: type(value) is int and low <= value <= high)
     return form._replace(write=operator.index)  # NumPy's numbers are no JSON
 
 
 def one_of(*texts: str) -> Form:
     """Return the Form of a text that is one of `texts`."""
-    return plain(" and ".join(texts), lambda value: isinstance(value, str) and value in texts)
+    *others, last = map(repr, texts)
+    allowed = f"{', '.join(others)} or {last}" if others else last
+    return plain(allowed, lambda value: isinstance(value, str) and value in texts)
 
 
 def dtype_among(*names: str) -> Form:
@@ -155,9 +158,12 @@ def dtype_among(*names: str) -> Form:
 
 
 Count = Annotated[int, whole(0)]
-_NUMBER = plain("finite numbers", lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max)
+_NUMBER = plain(
+    "numbers between -1.8e308 and 1.8e308",
+    lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max,
+)
 _PLAIN = {
-    bool: plain("booleans", lambda value: type(value) is bool),
+    bool: plain("true or false", lambda value: type(value) is bool),
     str: plain("texts", lambda value: isinstance(value, str)),
     float: Form(lambda name, value: float(_NUMBER.read(name, value))),
 }
@@ -173,11 +179,14 @@ def _optional(one: Form) -> Form:
 # --- types of nodes and edges, None in a graph without types
 
 
+_LENGTHS = f"1 to {MOST_CHARACTERS} characters"
+
+
 def node_type_of(value: Any) -> NodeType | None:
     """Return a JSON value as a node type: null, or a text that is not empty. Raise ValueError for any other value."""
     if value is None or _is_name(value):
         return cast("NodeType | None", value)
-    raise ValueError(f"found the node type {shown(value)}, allowed are null and a text")
+    raise ValueError(f"found the node type {shown(value)}; allowed: null or a name of {_LENGTHS}")
 
 
 def edge_type_of(value: Any) -> EdgeType | None:
@@ -188,7 +197,7 @@ def edge_type_of(value: Any) -> EdgeType | None:
         src, rel, dst = value
         if _is_name(src) and _is_name(rel) and _is_name(dst):
             return src, rel, dst
-    raise ValueError(f"found the edge type {shown(value)}, allowed are null and a list of three texts")
+    raise ValueError(f"found the edge type {shown(value)}; allowed: null or a list of three names of {_LENGTHS}")
 
 
 def type_to_json(value: Any) -> Any:
@@ -215,14 +224,14 @@ AnyType = Annotated[Any, Form(_any_type, type_to_json)]  # either
 def list_of(name: str, value: Any, most: int = MOST_ENTRIES) -> list[Any]:
     """Return `value` if it is a list of at most `most` entries; else raise a ValueError that calls it `name`."""
     if not isinstance(value, list) or len(value) > most:
-        seen = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
-        raise ValueError(f"{name} is {seen}, it must be a list of at most {most}")
+        seen = f"a list of {len(value)} entries" if isinstance(value, list) else shown(value)
+        raise ValueError(f"{name} is {seen}; it must be a list of at most {most} entries")
     return value
 
 
 def _fixed_list_of(name: str, value: Any, length: int) -> list[Any]:
     if not isinstance(value, list) or len(value) != length:
-        raise ValueError(f"{name} is {shown(value)}, it must have {length} entries")
+        raise ValueError(f"{name} is {shown(value)}; it must be a list of {length} entries")
     return value
 
 
@@ -251,7 +260,7 @@ def _row(names: Sequence[str], forms: Sequence[Form], make: Callable[[Any], Any]
 def _object(one: Form) -> Form:
     def read(name: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise ValueError(f"{name} is {shown(value)}, it must be an object")
+            raise ValueError(f"{name} is {shown(value)}; it must be an object {{name: value}}")
         return {key: one.read(name, entry) for key, entry in value.items()}
 
     return Form(read, lambda values: {key: one.write(entry) for key, entry in values.items()})

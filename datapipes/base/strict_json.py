@@ -20,7 +20,10 @@ def parse_strict(text: str, *, floats: bool = False) -> Any:
         RecursionError: The value is nested too deeply.
     """
     return json.loads(
-        text, parse_int=_whole, parse_float=_finite if floats else _not_allowed, parse_constant=_not_allowed
+        text,
+        parse_int=_whole,
+        parse_float=_finite if floats else _not_allowed,
+        parse_constant=_finite if floats else _not_allowed,
     )
 
 
@@ -30,12 +33,15 @@ def _whole(digits: str) -> int:
 
 def _finite(text: str) -> float:
     value = float(text) if len(text) <= MOST_CHARACTERS else math.inf
-    if math.isinf(value):
+    if not math.isfinite(value):
         raise ValueError(
-            f"found the number {shown(text)}, allowed are finite ones of up to {MOST_CHARACTERS} characters"
+            f"found the number {shown(text)}; allowed: finite numbers, up to 1.79e308, of up to {MOST_CHARACTERS} "
+            "characters"
         )
     return value
 
 
 def _not_allowed(text: str) -> int:
-    raise ValueError(f"found the number {shown(text)}, allowed are whole ones of up to {MOST_DIGITS} digits")
+    raise ValueError(
+        f"found the number {shown(text)}; allowed: integers, without a decimal point, of up to {MOST_DIGITS} digits"
+    )

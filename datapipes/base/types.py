@@ -157,7 +157,7 @@ def unknown_type(where: str, kind: str, value: Any, allowed: Collection[Any]) ->
     texts = {type_text(known_type)[:100]: known_type for known_type in itertools.islice(allowed, MOST_COMPARED)}
     near = difflib.get_close_matches(type_text(value)[:100], texts, 1, 0.0)
     nearest = f" The nearest is {texts[near[0]]!r}." if near and len(texts) > 1 else ""
+    use = "Use one of these, or add it" if allowed else "Add it"
     return ValueError(
-        f"{where}: no {kind} {shown(value)}; known are {shown(sorted(allowed))}.{nearest} Use one of these, or add it "
-        "to the graph."
+        f"{where}: no {kind} {shown(value)}; known are {shown(sorted(allowed))}.{nearest} {use} to the graph."
     )

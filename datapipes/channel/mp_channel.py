@@ -118,7 +118,8 @@ class MpChannel(ChannelBase):
         self._check_open("reset")
         if epoch is not None and check_int("MpChannel.reset", "epoch", epoch, 0) < self._fence:
             raise ValueError(
-                f"MpChannel.reset: epochs before {self._fence} are dropped already, got {epoch}. Pass a later epoch."
+                f"MpChannel.reset: epochs before {self._fence} are dropped already, got {epoch}. Pass {self._fence} or "
+                "a later epoch."
             )
         self._fence = max(self._fence, self._delivered if epoch is None else epoch)
 

@@ -340,7 +340,8 @@ def plain(key: Any, value: Any, most_bytes: int) -> tuple[Tensor, str]:
     except UnicodeEncodeError as error:
         raise ValueError(f"{where}: key {key!r} cannot be encoded as UTF-8. Rename it.") from error
     if value.is_nested or value.layout is not torch.strided:
-        has, remedy = f"layout {value.layout}", "Send its parts, such as indices and values, or call .to_dense()"
+        has = f"{'nested ' if value.is_nested else ''}layout {value.layout}"
+        remedy = "Send its parts, such as indices and values, or call .to_dense()"
     elif value.is_quantized:
         has, remedy = f"quantized dtype {value.dtype}", "Send .int_repr() and the scale, or call .dequantize()"
     elif value.device.type != "cpu":

@@ -274,7 +274,7 @@ _TO_NEIGHBOR = "pipe.sample_neighbor takes it"
 _DEDUPLICATE = "leave it out: a node is in input_nodes once, or once for each tree (disjoint=True) or time"
 _TRANSFORM = "pipe.transform(fn) changes the minibatch; map(fn, loader) makes a dict or a tuple of it"
 _CHAIN = "datapipe, the last stage of a chain that starts with dp.ItemSampler"
-_IMPORTANCE = "leave it out: this is LABOR-0; importance needs more than a row, so parts could not answer it alike"
+_IMPORTANCE = "leave it out: the sampler is LABOR-0, which has no importance sampling"
 
 # {class: {keyword that its constructor does not take: what to use}}. A class has the rows of its bases, too.
 KEYWORDS: Table = {
@@ -300,7 +300,7 @@ KEYWORDS: Table = {
         "data": "graph: dp.CSCGraph.from_pyg(data), of a HeteroData dp.HeteroCSCGraph.from_pyg(data)",
         "input_nodes": _ITEMS,
         **dict.fromkeys(("batch_size", "shuffle"), _TO_SAMPLER),
-        "weight_attr": "the name of an edge attribute is prob_name",
+        "weight_attr": "pass the name of an edge attribute as prob_name",
         "directed": "leave it out: sampled edges run from neighbor to node",
         **dict.fromkeys(("time_attr", "input_time", "temporal_strategy"), _TEMPORAL),
         "cooperative": "leave it out: there is no cooperative sampling",

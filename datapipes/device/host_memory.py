@@ -203,7 +203,10 @@ class _Table:
         try:
             with self._lock:
                 if self._busy:
-                    raise RuntimeError("pin_memory_: called by the garbage collector (__del__) inside of pin_memory_.")
+                    raise RuntimeError(
+                        "pin_memory_: called by the garbage collector (__del__) inside of pin_memory_. Leave it out of "
+                        "__del__."
+                    )
                 self._busy = True
                 try:
                     self._take_ended()
@@ -332,12 +335,13 @@ def _part(run: Run, begin: int, end: int) -> Run:
 
 
 def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment]:
-    """Register the bytes of `gap` with CUDA. Return one segment for each memory mapping of the process in the gap.
+    """Register the bytes of `gap`, a range that is not registered yet, with CUDA. Return a segment for each mapping.
 
-    If an error is raised, no byte of the gap stays registered.
+    The range may consist of memory that is mapped in different ways; each such piece is registered alone, and is one
+    segment of the result. If an error is raised, no byte of the range stays registered.
 
     Args:
-        before: how many bytes are registered already, for the error.
+        before: how many bytes were registered before this call; for the error text.
     """
     done: list[_Segment] = []
     try:
@@ -361,7 +365,7 @@ def _registered(where: str, gap: Run, before: int, remedy: str) -> list[_Segment
 
 def _copied_and_registered(where: str, mapped: Mapped) -> int:
     num_bytes = mapped.end - mapped.begin
-    check_memory(where, "the pages of a mapped file, which this driver locks as copies", num_bytes, "Pin less.")
+    check_memory(where, "a copy of a mapped file, whose pages this driver cannot lock,", num_bytes, "Pin less.")
     logger.warning(
         "%s: this driver cannot lock the pages of a mapped file; %d bytes of it are copied into memory.",
         where,

@@ -115,7 +115,7 @@ def refuse_read_only(where: str, tensor: Tensor, is_frozen: bool = False) -> Non
     is_shared_file = mapping is not None and mapping[1].file is not None
     if is_frozen or is_shared_file or not all(mapped.may_write for mapped in mapped_in(begin, begin + extent(tensor))):
         raise ValueError(
-            f"{where}: the rows are read-only, as those of a file mapped for reading. Read them into memory, map the "
+            f"{where}: the rows are read-only, as in a file mapped for reading. Read them into memory, map the "
             "file with mmap_mode='r+', or take a DiskFeature."
         )
 
@@ -130,20 +130,21 @@ def refusal(where: str, code: int, num_bytes: int, before: int, remedy: str) -> 
     """
     if code == NOT_SUPPORTED:
         return RuntimeError(
-            f"{where}: {num_bytes} bytes lie in pages that may not be written, as of a file mapped for reading. This "
+            f"{where}: {num_bytes} bytes lie in pages that may not be written, as in a file mapped for reading. This "
             f"driver cannot lock such pages (error {code} of cudaHostRegister). Map the file copy-on-write "
             "(np.load(path, mmap_mode='c')), or read it into memory."
         )
     if code == _ALREADY_REGISTERED:
         return RuntimeError(
             f"{where}: other code has registered a part of these {num_bytes} bytes with CUDA (error {code} of "
-            "cudaHostRegister); all or none may be. Undo that registration first, or let it cover all bytes."
+            "cudaHostRegister); only all or none of them may be registered. Undo that registration first, or let it "
+            "cover all bytes."
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if 0 <= limit < before + -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE:
         return MemoryError(
-            f"{where}: CUDA cannot lock {num_bytes} bytes (error {code}) beside {before} that are locked; the limit of "
-            f"locked memory is {limit} bytes. Raise it (ulimit -l), or {remedy}."
+            f"{where}: CUDA cannot lock {num_bytes} bytes (error {code}) beside {before} bytes that are locked "
+            f"already; the limit of locked memory is {limit} bytes. Raise the limit (ulimit -l), or {remedy}."
         )
     return RuntimeError(
         f"{where}: CUDA cannot register {num_bytes} bytes of host memory (error {code} of cudaHostRegister). To go on, "

@@ -52,7 +52,7 @@ class AgeAdder(MiniBatchTransformer):
             for domain, keys in (("node", node_feature_keys), ("edge", edge_feature_keys))
         )
         if not self._of_nodes and not self._of_edges:
-            raise ValueError(f"{self.name}: found no features; at least one time is needed. Name those you fetch.")
+            raise ValueError(f"{self.name}: found no features; at least one is needed. Name features that hold times.")
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         seed_times = self._seed_times(minibatch)
@@ -60,7 +60,7 @@ class AgeAdder(MiniBatchTransformer):
         for key, (_, kind, name) in self._of_nodes.items():
             if kind not in seed_times:
                 raise ValueError(
-                    f"{self.name}: no nodes {shown(kind)}; sampled are {shown([*seed_times])}. Name these."
+                    f"{self.name}: no node type {shown(kind)}; sampled are {shown([*seed_times])}. Name one of these."
                 )
             nodes.update(self._age(nodes, key, "node", kind, name, seed_times[kind]))
         changes: dict[str, Any] = {"node_features": nodes}
@@ -88,7 +88,9 @@ class AgeAdder(MiniBatchTransformer):
         times = rows.get(key)
         if not isinstance(times, Tensor) or times.dtype != torch.int64 or times.ndim != 1:
             found = "was not fetched" if times is None else f"is {_form(times)}, must be int64 [n]"
-            raise ValueError(f"{self.name}: the {feature_text(domain, kind, name)} {found}. Name times that you fetch.")
+            raise ValueError(
+                f"{self.name}: the {feature_text(domain, kind, name)} {found}. Name fetched features with times."
+            )
         age = (seed_times - times).to(torch.float32) / self.per
         missing = rows.get(_named(key, f"{name}_missing"))
         if isinstance(missing, Tensor):
@@ -105,7 +107,7 @@ class AgeAdder(MiniBatchTransformer):
             lacking = "timestamps" if stamps is None else "sampled nodes"
             raise ValueError(
                 f"{self.name}: minibatch {minibatch.index} has no {lacking}. Give the items a field timestamps, and "
-                "chain this behind temporal_sample_neighbor."
+                f"put {self.name} behind temporal_sample_neighbor."
             )
         stamps_by_type, local_by_type = (
             value if isinstance(value, dict) else {None: value} for value in (stamps, local)

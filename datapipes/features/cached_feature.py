@@ -62,8 +62,8 @@ class CachingFeature(FeatureOver):
 
     def _refuse(self) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__}: one process owns a cache, so it goes to no worker. Leave the fetch behind the cut "
-            "of the DataLoader, where it is by default, or give the workers the feature without a cache."
+            f"{type(self).__name__}: a cache belongs to one process and cannot go to a worker. Leave the fetch behind "
+            "the cut of the DataLoader, where it is by default, or give the workers the feature without a cache."
         )
 
     @property
@@ -84,8 +84,8 @@ class CachingFeature(FeatureOver):
         """
 
     def _keep(self, ids: Tensor) -> None:
-        """Read the rows at `ids` from the feature again, and keep them. `ids` is what `_forget` returned. By default do
-        nothing.
+        """Read the rows at `ids` from the feature again, and keep them. `ids` is what `_forget` returned. This base
+        method does nothing.
         """
 
     def _decode(self, rows: Tensor) -> Tensor:
@@ -108,9 +108,10 @@ def check_room(where: str, max_bytes: int | str, of_row: int, of_ids: int = 0) -
     """
     num_bytes = parse_size(where, "max_bytes", max_bytes)
     if num_bytes < of_row + of_ids:
-        more = f", and the table of all ids {of_ids}" if of_ids else ""
+        more = f", and the table of all ids takes {of_ids}" if of_ids else ""
         raise ValueError(
-            f"{where}: max_bytes={shown(max_bytes)} is below a row, which takes {of_row} bytes{more}. Raise it."
+            f"{where}: max_bytes={shown(max_bytes)} is too small: a row takes {of_row} bytes{more}. Raise it to "
+            f"{of_row + of_ids} or more."
         )
     return num_bytes
 
@@ -181,16 +182,16 @@ class CPUCachedFeature(CachingFeature):
         """
         if not isinstance(other, CPUCachedFeature) or not (max_bytes is policy is counts is None):
             raise ValueError(
-                f"{_WHERE}: share_with must be a CPUCachedFeature, without max_bytes, policy and counts, got "
+                f"{_WHERE}: share_with must be a CPUCachedFeature, and max_bytes, policy and counts must be None, got "
                 f"{type(other).__name__}, max_bytes={shown(max_bytes)}, policy={shown(policy)} and "
-                f"counts={'None' if counts is None else 'a tensor'}. Its memory and its policy are shared."
+                f"counts={'None' if counts is None else 'a tensor'}. Pass only share_with, whose memory is shared."
             )
         if other.policy == "static":
-            raise ValueError(f"{_WHERE}: a static cache takes no rows of other features. Give it a cache of its own.")
+            raise ValueError(f"{_WHERE}: a static cache takes no rows of other features. Pass max_bytes instead.")
         if other._row_bytes != self._row_bytes:
             raise ValueError(
-                f"{_WHERE}: rows of {self._row_bytes} bytes cannot share a cache of rows of {other._row_bytes}. Give "
-                "it a cache of its own."
+                f"{_WHERE}: rows of {self._row_bytes} bytes cannot share a cache of rows of {other._row_bytes}. "
+                "Pass max_bytes instead of share_with."
             )
         return other._memory
 
@@ -327,11 +328,13 @@ def _most_asked(counts: Tensor, most: int) -> Tensor:
 
 
 def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
-    """Count how often a loader asks for each row of each feature that it fetches. Return {key: int64 [count]}.
+    """Count how often a loader asks for each row of each feature that it fetches.
+
+    Return {key: int64 [n]}: entry i says how often row i of the feature was asked for; n is the number of rows of the
+    feature. For a partitioned graph, n is the number of rows in the whole graph, not in one part.
 
     Nothing is fetched: the minibatches of epochs 0, 1, ... are made, and their ids are counted. Pass the counts to a
-    static CPUCachedFeature, or to the cache of a DistFeatureStore; over parts, the counts have an entry for each row of
-    the whole graph.
+    static CPUCachedFeature, or to the cache of a DistFeatureStore.
 
     Args:
         loader: a chain or a DataLoader, with a FeatureFetcher.

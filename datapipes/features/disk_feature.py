@@ -78,8 +78,8 @@ class DiskFeature(StoredFeature):
             rows = NpyRows("DiskFeature", self.path)
             if rows.is_transposed or not rows.shape:
                 raise ValueError(
-                    f"DiskFeature: {path} has shape {list(rows.shape)} in Fortran's order or without rows; rows in C's "
-                    "order are needed. Write it with numpy.ascontiguousarray."
+                    f"DiskFeature: {path} has shape {list(rows.shape)}, and is in Fortran's order or has no rows; rows "
+                    "in C's order are needed. Write numpy.ascontiguousarray of the array."
                 )
             self._shape, self._begin = rows.shape, rows.begin
             self._dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
@@ -154,8 +154,8 @@ class DiskFeature(StoredFeature):
         status = os.fstat(opened)  # again: an update may have ended since
         if identity_of(status) != identity_of(self._file):
             raise ValueError(
-                f"DiskFeature: {self.path} has changed since it was opened: {_bytes_and_time(status)}, it had "
-                f"{_bytes_and_time(self._file)}. Make a new feature of it."
+                f"DiskFeature: {self.path} has changed since it was opened: it has {_bytes_and_time(status)}; it "
+                f"had {_bytes_and_time(self._file)}. Make a new feature of the file."
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -237,7 +237,9 @@ class DiskFeature(StoredFeature):
                 is_free = lock_within(descriptor, _LOCK_S)  # one update at a time, of any thread and process
             if not is_free:
                 raise BlockingIOError(
-                    errno.EAGAIN, f"DiskFeature.update: {self.path} is updated elsewhere for {_LOCK_S} s. Wait for it"
+                    errno.EAGAIN,
+                    f"DiskFeature.update: another update of {self.path} has not ended within {_LOCK_S} s. Wait for its "
+                    "end, then call update again",
                 )
             self._refuse_change(descriptor)
             self._is_updated = True
@@ -246,8 +248,8 @@ class DiskFeature(StoredFeature):
             except OSError as error:
                 raise OSError(
                     error.errno,
-                    f"DiskFeature.update: {self.path} could not be written whole: {error.strerror}. The first rows, by "
-                    "their ids, may be new, one of them in part; make room, and update them again",
+                    f"DiskFeature.update: {self.path} could not be written whole: {error.strerror}. The rows with "
+                    "the lowest ids may be new, and one of them new in part. Make room, and update all rows again",
                 ) from error
             finally:
                 status = os.fstat(descriptor)
@@ -294,4 +296,4 @@ class DiskFeature(StoredFeature):
 
 
 def _bytes_and_time(status: os.stat_result) -> str:
-    return f"{status.st_size} bytes of {datetime.fromtimestamp(status.st_mtime):%H:%M:%S.%f}"
+    return f"{status.st_size} bytes, written at {datetime.fromtimestamp(status.st_mtime):%H:%M:%S.%f}"

@@ -270,7 +270,8 @@ def check_out(where: str, out: Tensor, num_rows: int, shape: tuple[int, ...], dt
     if out.layout != torch.strided or out.requires_grad or out.is_conj() or out.is_neg():
         raise TypeError(
             f"{where}: out must be a dense tensor without gradient, conjugate or negative view, got layout "
-            f"{out.layout}, requires_grad={out.requires_grad}. Use torch.empty."
+            f"{out.layout}, requires_grad={out.requires_grad}, is_conj={out.is_conj()}, is_neg={out.is_neg()}. Use "
+            "torch.empty."
         )
     wanted = (num_rows, *shape)
     if tuple(out.shape) != wanted or out.dtype != dtype:

@@ -274,7 +274,7 @@ class FeatureFetcher(MiniBatchTransformer):
             if (domain, type_, name) not in self.feature_store:
                 has: Any = self.feature_store.names(domain, type_)
                 if type_ is not None and not has:
-                    has = f"those of the types {self.feature_store.types(domain)}"
+                    has = f"features of the types {self.feature_store.types(domain)}"
                 raise KeyError(
                     f"fetch_feature: no {feature_text(domain, type_, name)}; the store has {has}. Add it to the store, "
                     f"or drop it from {domain}_feature_keys."

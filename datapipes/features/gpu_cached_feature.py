@@ -92,9 +92,7 @@ class GPUCachedFeature(CachingFeature):
                 f"copy_to({str(self._device)!r}) before fetch_feature, or read the feature without the cache."
             )
         if out is not None:
-            raise ValueError(
-                f"{_WHERE}: out is given; rows are read into new memory of {self._device}. Leave out= out."
-            )
+            raise ValueError(f"{_WHERE}: out is given; rows are read into new memory of {self._device}. Pass out=None.")
         if self._cache is None:
             nothing = torch.empty((self.count, *self.shape), dtype=self._stored_dtype)
             return gather(nothing, wanted, missing=self._missing)

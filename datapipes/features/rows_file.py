@@ -62,14 +62,17 @@ def read_header(path: Path) -> tuple[RowsHeader, Tensor | None]:
         try:
             header = from_json(RowsHeader, "the first line", parse_strict(line.rstrip(b" \n").decode()))
             if (header.format, header.version) != (FORMAT, 1) or not header.shape:
-                raise ValueError(f"format {shown(header.format)} version {header.version}")
+                raise ValueError(
+                    f"format {shown(header.format)} version {header.version} with shape {list(header.shape)}; needed: "
+                    f"{FORMAT!r} version 1 with 1 dimension or more"
+                )
             if header.stored_as is not None:
                 check_stored_as("DiskFeature", header.stored_as, header.dtype)
             stored, is_scaled = header.stored_as or header.dtype, header.stored_as == torch.int8
             of_scale = math.prod(header.shape[1:]) * 4 if is_scaled else 0
             needed = header.begin + math.prod(header.shape) * stored.itemsize
             if header.begin % BLOCK or header.begin < _MOST_HEADER + of_scale or needed != size:
-                raise ValueError(f"rows [{header.begin}, {needed}) in {size} bytes")
+                raise ValueError(f"the rows take bytes {header.begin} to {needed}, the file has {size} bytes")
             scale = np.frombuffer(file.read(of_scale), np.float32).copy() if of_scale else None
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
@@ -135,7 +138,9 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
         except (BlockingIOError, FileNotFoundError):
             is_ours = False
         if not is_ours:
-            raise BlockingIOError(errno.EAGAIN, f"{_WHERE}: another process writes it. Wait for it", str(target))
+            raise BlockingIOError(
+                errno.EAGAIN, f"{_WHERE}: another process is writing the file. Wait for its end", str(target)
+            )
         try:
             file.truncate(0)
             yield file
@@ -150,14 +155,14 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
 def _pieces_of(values: Any) -> Callable[[], Iterable[Tensor]]:
     if isinstance(values, (list, tuple, Iterator)):
         raise TypeError(
-            f"{_WHERE}: values are a {type(values).__name__}, pass a tensor or array; or, for pieces, a callable that "
-            "returns a new iterable of them at each call."
+            f"{_WHERE}: values must be a tensor, an array or a function that returns an iterable of pieces, got "
+            f"{type(values).__name__}. Pass a function that returns a new iterable at each call."
         )
     if callable(values) and not isinstance(values, Tensor):
         return lambda: (as_tensor(_WHERE, "a piece", piece) for piece in values())
     tensor = as_tensor(_WHERE, "values", values)
     if tensor.ndim == 0:
-        raise ValueError(f"{_WHERE}: values need at least 1 dimension; the first is the number of rows. Add it.")
+        raise ValueError(f"{_WHERE}: values must have at least 1 dimension, the rows, got none. Call .reshape(1).")
     return lambda: (piece.resolve_conj().resolve_neg() for _, piece in pieces_of(tensor, _PIECE_BYTES))
 
 
@@ -165,6 +170,6 @@ def _like(piece: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     if piece.dtype != dtype or tuple(piece.shape[1:]) != shape:
         raise ValueError(
             f"{_WHERE}: a piece has rows of {dtype_name(piece.dtype)} {list(piece.shape[1:])}, the first one "
-            f"of {dtype_name(dtype)} {list(shape)}. Give all pieces the same."
+            f"of {dtype_name(dtype)} {list(shape)}. Give all pieces rows of one dtype and shape."
         )
     return piece

@@ -64,8 +64,8 @@ class SparseFeature(Feature):
         if entries is not None:
             if entries.shape != columns.shape or entries.device.type != "cpu":
                 raise ValueError(
-                    f"{_WHERE}: values has shape {list(entries.shape)} on {entries.device}; it must have one for each "
-                    f"of the {columns.shape[0]} entries of indices, in host memory. Pass the values of that matrix."
+                    f"{_WHERE}: values has shape {list(entries.shape)} on {entries.device}; it must have shape "
+                    f"{list(columns.shape)}, as indices have, in host memory. Pass the values of the same matrix."
                 )
             entries = entries.resolve_conj().resolve_neg().contiguous()
         self.rows = SparseRows(offsets, columns, int(num_columns), entries)
@@ -138,8 +138,8 @@ class SparseFeature(Feature):
             ) from error
         except ValueError as error:
             raise ValueError(
-                f"{_WHERE}: found offsets or columns outside the feature, which were inside when it was built. Leave "
-                "the arrays unchanged, or build it anew."
+                f"{_WHERE}: indptr or indices were changed after the feature was built, and are out of range now. "
+                "Leave them unchanged, or build the feature anew."
             ) from error
         values = rows.values
         if values is not None:

@@ -170,7 +170,7 @@ def _memory_for(where: str, values: Tensor, dtype: torch.dtype) -> Tensor:
     num_bytes = values.numel() * dtype.itemsize
     if cuda().holds(values):
         return cuda().empty(tuple(values.shape), dtype, values.device)
-    check_memory(where, f"the rows stored as {dtype_name(dtype)}", num_bytes, "Leave out stored_as to map the tensor.")
+    check_memory(where, f"a copy stored as {dtype_name(dtype)}", num_bytes, "Leave out stored_as to map the tensor.")
     return new_rows(values.shape[0], tuple(values.shape[1:]), dtype)
 
 
@@ -205,7 +205,7 @@ def _check_within(where: str, values: Tensor, quotient: Tensor, scale: Tensor) -
         raise ValueError(
             f"{where}: the rows are stored as int8, with a scale that gives {_first_column(columns)} values up to "
             f"{float(scale.flatten()[first]) * _LARGEST:g}, got {_first_value(column, wrong)}{_and_others(columns)}. "
-            "Clip the values, or write a new feature, which has scales of its own."
+            "Clip the values and replace nan, or make a new feature, which has scales of its own."
         )
 
 
@@ -225,7 +225,7 @@ def _check_no_overflow(where: str, values: Tensor, stored: Tensor) -> None:
 
 def _first_column(bad: Tensor) -> str:
     place = bad.nonzero()[0].tolist()
-    return "it" if not place else f"column {place[0] if len(place) == 1 else place}"
+    return "the feature" if not place else f"column {place[0] if len(place) == 1 else place}"
 
 
 def _first_value(values: Tensor, bad: Tensor) -> str:

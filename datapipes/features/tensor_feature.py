@@ -65,7 +65,7 @@ class TensorFeature(Pinnable, StoredFeature):
             ask_for_huge_pages(tensor._mmap)  # type: ignore[attr-defined]
         if rows.ndim == 0:
             raise ValueError(
-                "TensorFeature: needs at least 1 dimension, got a 0-d tensor. Its first size is the number of rows."
+                "TensorFeature: tensor must have at least 1 dimension, the rows, got a 0-d tensor. Call .reshape(1)."
             )
         if rows.device.type != "cpu" and not cuda().holds(rows):
             raise ValueError(
@@ -233,7 +233,7 @@ class TensorFeature(Pinnable, StoredFeature):
         if out is not None:
             raise ValueError(
                 f"TensorFeature: out is given with ids on {ids.device}; rows are read into new memory of that "
-                "device. Leave out= out, or pass ids.cpu()."
+                "device. Pass out=None, or ids.cpu()."
             )
         scale = self._scale_on(ids.device)
         return self._device_rows.read(
@@ -267,13 +267,13 @@ def _by_row(rows: Tensor, *, is_mapped: bool) -> Tensor:
     """
     form = f"got shape {list(rows.shape)} with stride {rows.stride()}"
     if is_mapped or 0 in [step for size, step in zip(rows.shape, rows.stride(), strict=True) if size > 1]:
-        kind = "a file" if is_mapped else "an expanded tensor"
-        raise ValueError(
-            f"TensorFeature: the values of a row must be adjacent in {kind}, {form}. Call .contiguous(), or write the "
-            "file by row, with numpy.ascontiguousarray."
-        )
+        what, how = "the rows of an expanded tensor share memory, which is not allowed", "Call .contiguous()"
+        if is_mapped:
+            what = "the values of a row must be adjacent in a mapped file"
+            how = "Write numpy.ascontiguousarray of the array to the file"
+        raise ValueError(f"TensorFeature: {what}, {form}. {how}.")
     size = rows.numel() * rows.element_size()
-    check_memory("TensorFeature", "the copy by row", size, "Pass the rows by row, with numpy.ascontiguousarray.")
+    check_memory("TensorFeature", "a copy by row", size, "Pass the rows by row, with numpy.ascontiguousarray.")
     logger.warning(
         "TensorFeature: the values of a row lie apart, %s, as in a table of pandas; they are copied by row, %d bytes. "
         "Pass numpy.ascontiguousarray(table) to have one copy for all uses.",

@@ -32,7 +32,7 @@ from datapipes.base.checks import dtype_from_name, dtype_name, shown
 from datapipes.base.files import open_regular
 from datapipes.base.records import OMITTED, Count, Form, list_of, plain, to_json, whole
 from datapipes.base.sizes import check_memory
-from datapipes.graph.npy import REMEDY, read_array, readable, to_numpy
+from datapipes.graph.npy import REMEDY, read_array, readable, says_all, to_numpy
 
 ARRAYS = "arrays.npy"
 ALIGNED = 64  # bytes: the size of a cache line, and NumPy's alignment of the values in a file
@@ -109,13 +109,13 @@ class Arena:
         for entry in self.arrays:
             if entry.offset % ALIGNED or entry.end > self.num_bytes:
                 raise ValueError(
-                    f"the array {shown(entry.kind)} {shown(entry.name)} at bytes [{entry.offset}, {shown(entry.end)}); "
-                    f"it must begin at a multiple of {ALIGNED} and lie within {self.num_bytes} bytes"
+                    f"the array {shown(entry.kind)} {shown(entry.name)} begins at byte {entry.offset} and ends at byte "
+                    f"{shown(entry.end)}; it must begin at a multiple of {ALIGNED} and end at {self.num_bytes} or below"
                 )
         held = sorted((entry.offset, entry.end) for entry in self.arrays if entry.end > entry.offset)
         for (begin, end), (other, _) in pairwise(held):
             if other < end:
-                raise ValueError(f"the arrays at bytes {begin} and {other} overlap")
+                raise ValueError(f"two arrays overlap, which begin at bytes {begin} and {other}")
 
 
 def planned(arrays: Iterable[Array]) -> Arena:
@@ -143,7 +143,10 @@ def by_place(entries: Iterable[Entry], kinds: Mapping[str, int]) -> dict[Place, 
             raise ValueError(f"unknown array {shown(entry.kind)} {shown(entry.name)}")
         if entry.type >= kinds[entry.kind]:
             types = kinds[entry.kind]
-            raise ValueError(f"{entry.type} is the number of a type of {entry.kind}, of which there are {types}")
+            raise ValueError(
+                f"an array of {entry.kind} has the type number {entry.type}; types are numbered from 0 "
+                f"on, and there are {types}"
+            )
         if entry.place in places:
             raise ValueError(f"the array {shown(entry.place)} is named more than once")
         places[entry.place] = entry
@@ -188,6 +191,8 @@ def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if says_all(error, path):
+            raise ValueError(f"{where}: {error}") from error
         raise ValueError(f"{where}: {path} is not a valid header: {shown(error)}. {remedy}") from error
 
 
@@ -195,7 +200,7 @@ def refuse_other_format(header: Mapping[str, Any], wanted: str, version: int) ->
     """Raise ValueError unless the header has the format `wanted` and this version. Call it inside `valid_header`."""
     form, number = header["format"], header["version"]
     if (form, number) != (wanted, version) or type(number) is not int:
-        raise ValueError(f"format {shown(form)} version {shown(number)}, allowed {wanted!r} version {version}")
+        raise ValueError(f"format {shown(form)} version {shown(number)}; needed: {wanted!r} version {version}")
 
 
 # --- the file
@@ -234,8 +239,8 @@ def write_arena(
                 end += values.nbytes
             if end != entry.end:
                 raise ValueError(
-                    f"{path}: {end - entry.offset} bytes for an array of {entry.end - entry.offset}. The values "
-                    "changed while they were written; write them again."
+                    f"{path}: {end - entry.offset} bytes were written for an array of {entry.end - entry.offset}. The "
+                    "values changed while they were written; write them again."
                 )
 
 
@@ -311,7 +316,7 @@ def bytes_of(file: BinaryIO, num_bytes: int, mmap: bool = True) -> NDArray[np.ui
     """Return all bytes of an arena, given its open file; memory-mapped with `mmap`. Call it inside `readable`."""
     array = read_array(file, (num_bytes,), mmap)
     if array.dtype != np.uint8:
-        raise ValueError(f"dtype {array.dtype}")
+        raise ValueError(f"the file has the dtype {array.dtype}")
     if isinstance(array, np.memmap) and array.ctypes.data % ALIGNED:
         raise ValueError(f"the values begin at byte {array.offset}, not at a multiple of {ALIGNED}")
     # An array without values has stride 0, which torch does not view as another dtype.

@@ -83,8 +83,8 @@ def check_edge_ids(where: str, edge_ids: Any, num_edges: int, type_: Any = None)
     ids = check_index_tensor(where, f"edge_ids{suffix}", edge_ids).long()
     if ids.shape[0] != num_edges:
         raise ValueError(
-            f"{where}: {ids.shape[0]} edge_ids{suffix} for {num_edges} edges; give one for each, or None for the "
-            "positions."
+            f"{where}: {ids.shape[0]} edge_ids{suffix} for {num_edges} edges; give one for each edge, or None "
+            "to use the positions as ids."
         )
     return ids
 

@@ -43,7 +43,7 @@ class RowForm(NamedTuple):
 
 
 class Attributed(Protocol):
-    """A graph or a part, as a Choice needs it for checks: dtypes and row shapes of attributes, without their values."""
+    """What `Choice.check` may read of a graph or part: whether it has types; attributes' dtypes and row shapes only."""
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -193,7 +193,7 @@ UNIFORM = Choice()
 def _read(name: str, value: Any) -> Choice:
     kind = value.get("by") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in _CARRIED:
-        raise ValueError(f"{name} is {shown(value)}, it must be an object whose 'by' is one of {sorted(_CARRIED)}")
+        raise ValueError(f"{name} is {shown(value)}; it must be an object whose 'by' is one of {sorted(_CARRIED)}")
     choice = from_json(_CARRIED[kind], name, {key: field for key, field in value.items() if key != "by"})
     choice.refuse_contradictions()
     return choice
@@ -214,7 +214,7 @@ def check_form(
         raise TypeError(f"{name} must be {allowed}, got {dtype_name(kind)}. {convert}{anew}")
     if shape != ():
         sizes = ", ".join(map(str, (size, *shape)))
-        raise ValueError(f"{name} must have shape [{size}], one number for each, got [{sizes}]. Fix it.{anew}")
+        raise ValueError(f"{name} must have shape [{size}], got [{sizes}]. Make one number of each row.{anew}")
 
 
 def check_values(
@@ -223,7 +223,7 @@ def check_values(
     """Raise TypeError or ValueError unless `values` is a tensor [count] in host memory with a dtype in `dtypes`."""
     check_form(name, form_of(values)._replace(shape=()), dtypes, count, convert=convert)
     if tuple(values.shape) != (count,):
-        raise ValueError(f"{name} must have shape [{count}], one number for each, got {list(values.shape)}. Fix it.")
+        raise ValueError(f"{name} must have shape [{count}], got {list(values.shape)}. Pass one number for each.")
     if values.device.type != "cpu":
         raise ValueError(f"{name} must be in host memory, found it on {values.device}. Call .cpu().")
 
@@ -290,12 +290,12 @@ class Chosen:
             if now[name] is not values:
                 change, more = "replaced by another tensor", ""
             elif version(values) != self._versions[name]:
-                change, more = "changed in place", " A change of a tensor of which they are views counts too."
+                change, more = "changed in place", " A change of other tensors that share their memory counts too."
             else:
                 continue
             raise ValueError(
-                f"{where}: the stage keeps arrays that it made of the {name} when it was built; since then they were "
-                f"{change}. Build the stage again.{more}"
+                f"{where}: the {name} were {change} after the stage was built, but the stage draws from arrays that it "
+                f"made of them then. Build the stage again.{more}"
             )
 
 

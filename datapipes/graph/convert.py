@@ -167,7 +167,7 @@ def columns_of(where: str, edge_index: Any, suffix: str = "") -> Tensor:
 def refuse_wrong_rows(where: str, data: Any) -> None:
     """Raise ValueError unless x, edge_attr and edge_weight of a Data or HeteroData have a row for each node or edge.
 
-    PyG would take a tensor with another number of rows for an attribute of the whole graph.
+    If the number of rows is wrong, PyG raises no error: it treats the tensor as an attribute of the whole graph.
     """
     for stores, names in ((data.node_stores, ("x",)), (data.edge_stores, ("edge_attr", "edge_weight"))):
         for store in stores:

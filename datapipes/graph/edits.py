@@ -83,17 +83,18 @@ def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill
     where = "add_self_loops"
     chosen = _of_one_node_type(where, arrays, edge_types)
     if not chosen:
+        among = sorted(arrays.relations) if edge_types is None else edge_types
         raise ValueError(
-            f"{where}: no edge type goes from a node type to itself; known are {shown(sorted(arrays.relations))}. Add "
-            "such a relation to the graph."
+            f"{where}: found no edge type from a node type to itself in {shown(among)}; at least 1 is needed. Name one "
+            "that the graph has, or add one to the graph."
         )
     edges = {edge_type: _listed(arrays, edge_type) for edge_type in chosen}
     if isinstance(fill_value, Mapping):
         names = {name for listed in edges.values() for name in listed.attributes} - {ORIGINAL_ID}
         if {*fill_value} != names:
             raise ValueError(
-                f"{where}: fill_value has values for {shown(sorted(fill_value, key=str))}, and the edge attributes are "
-                f"{sorted(names)}; each attribute needs a value. Name these."
+                f"{where}: fill_value has values for {shown(sorted(fill_value, key=str))}; the edge attributes are "
+                f"{sorted(names)}. Give one value for each edge attribute, and no others."
             )
     for edge_type, listed in edges.items():
         have = torch.zeros(arrays.num_nodes[ends_of(edge_type)[0]], dtype=torch.bool)
@@ -212,8 +213,8 @@ def _of_one_node_type(where: str, arrays: GraphArrays, edge_types: Collection[An
     for edge_type in chosen:
         if edge_type not in have_loops:
             raise ValueError(
-                f"{where}: {type_text(edge_type)} joins two node types, so it has no self-loops; those from a type to "
-                f"itself are {shown(have_loops)}. Choose among these."
+                f"{where}: {type_text(edge_type)} joins two node types, so it has no self-loops; edge types that can "
+                f"have self-loops are {shown(have_loops)}. Leave {type_text(edge_type)} out."
             )
     return chosen
 

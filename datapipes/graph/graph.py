@@ -140,10 +140,14 @@ class Graph(ABC):
             plan: the fanouts and edge types of the hops, and other options.
             seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
             keys, choice: the result of `plan.keyed(rng)` for this minibatch.
-            trees: the groups of the seeds, if each group gets its own nodes; else None.
+            trees: the groups of the seeds, if groups must not share sampled nodes (each group then samples its own);
+                else None.
         Raises:
             IndexError: A seed is not a node of the graph.
-            ValueError: A value that the choice reads was changed after the plan was made.
+            TypeError: Seeds are no integer ids.
+            ValueError: An attribute by which in-edges are drawn, such as weights or times, was changed or replaced
+                after the plan was made. Or the plan belongs to another graph, `choice` to another plan, a type of the
+                seeds is unknown, or `trees` lacks the times that the choice needs.
             MemoryError: A hop needs more memory than is left; the message names hop, fanout and bytes.
         """
 
@@ -338,8 +342,8 @@ def edge_items(
         chosen = [key for key in chosen if key in ids]
         if edge_type is not None and [*ids] != chosen:
             raise ValueError(
-                f"{where}: edge_ids is of {shown([*map(type_text, ids)])}, but edge_type is {type_text(edge_type)!r}. "
-                "Give the ids of this type alone, or leave edge_type out."
+                f"{where}: edge_ids has ids for {shown([*map(type_text, ids)])}, but edge_type is "
+                f"{type_text(edge_type)!r}. Give only ids of that type, or leave edge_type out."
             )
     item_sets = {}
     for key in chosen:

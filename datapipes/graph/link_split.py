@@ -165,7 +165,7 @@ def time_link_split(
     backs: dict[Any, Any] = checked_mapping(_BY_TIME, reverse_etypes_mapping, graph.edge_types) or {}
     for name, share in (("validation", validation), ("test", test)):
         if not isinstance(share, (float, np.floating)) or not 0 <= share < 1:
-            raise ValueError(f"{_BY_TIME}: {name} must be a share in [0, 1), got {shown(share)}. Pass 0.15.")
+            raise ValueError(f"{_BY_TIME}: {name} must be a float in [0, 1), a share, got {shown(share)}. Pass 0.15.")
     timed = [one for one in graph.edge_types if edge_time_attr in graph.relation(one).edge_attributes]
     chosen = [one for one in timed if one not in {back for one, back in backs.items() if back != one}]
     if edge_types is not None:
@@ -174,8 +174,8 @@ def time_link_split(
     every = np.sort(torch.cat([*times.values()]).numpy()) if times else np.empty(0, np.int64)
     if len(every) == 0 or validation + test >= 1:
         raise ValueError(
-            f"{_BY_TIME}: found {len(every)} edges with the attribute {edge_time_attr!r}, of which {validation} and "
-            f"{test} are to validate and test; at least 1 must be left for training. Lower the shares, or name another."
+            f"{_BY_TIME}: validation={validation} and test={test} leave for training none of the {len(every)} edges "
+            f"with the attribute {edge_time_attr!r}; at least 1 is needed. Lower the shares, or name another attribute."
         )
     cuts = [every[max(round(share * len(every)), 1) - 1] for share in (1 - validation - test, 1 - test)]
     kept: dict[Any, Tensor] = {}
@@ -210,9 +210,10 @@ def _attribute(
     rows: Tensor | None = attributes.get(name)
     if rows is None or (dtype is not None and (rows.dtype != dtype or rows.ndim != 1)):
         found = "" if rows is None else f", {dtype_name(rows.dtype)} {[*rows.shape]}"
+        how = "Name one of them" if attributes else "Add one to the graph"
         raise ValueError(
             f"{where}: {argument} is {shown(name)}{found}; the edges{of_type(edge_type)} have the attributes "
-            f"{shown(sorted(attributes))}{'' if dtype is None else ', and times are int64 [num_edges]'}. Name one."
+            f"{shown(sorted(attributes))}{'' if dtype is None else '; times must be int64 [num_edges]'}. {how}."
         )
     return rows
 
@@ -288,8 +289,9 @@ def _reversed_links(graph: LocalGraph, edge_type: Any, back: Any, links: Tensor)
             u, v = divmod(int(number[int(places[0])]), graph.num_nodes_of(edge_type[2]))
             pair = (u, v) if a == edge_type else (v, u)
             raise ValueError(
-                f"{_SPLIT}: the edge {pair} of {type_text(a)} has no reverse in {type_text(b)}, as "
-                "reverse_etypes_mapping says. Add the reverses to the graph, or leave the type out of the mapping."
+                f"{_SPLIT}: the edge {pair} of {type_text(a)} has no reverse in {type_text(b)}, but "
+                "reverse_etypes_mapping says that each edge has one. Add the reverses to the graph, or leave the type "
+                "out of the mapping."
             )
     return place
 
@@ -338,11 +340,12 @@ def _sizes(validation: Any, test: Any, count: int, edge_type: Any) -> tuple[int,
             sizes.append(int(share * count))
         else:
             raise ValueError(
-                f"{_SPLIT}: {name} must be a share in [0, 1), or a number of links, got {shown(share)}. Pass 0.1."
+                f"{_SPLIT}: {name} must be a float in [0, 1), a share, or an int, a number of links, got "
+                f"{shown(share)}. Pass 0.1."
             )
     if sum(sizes) >= count:
         raise ValueError(
             f"{_SPLIT}: validation and test take {sum(sizes)} of {count} links{of_type(edge_type)}; at least 1 must be "
-            "left for training. Lower them."
+            "left for training. Lower validation or test."
         )
     return sizes[0], sizes[1]

@@ -147,10 +147,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
             graph = cls._of(arrays)
             num_edges = {edge_type: graph.num_edges_of(edge_type) for edge_type in graph.edge_types}
             if (graph._by_type().num_nodes, num_edges) != (promised.node_types, promised.edge_types):
-                raise ValueError(f"{shown(graph)} in the files")
+                raise ValueError(f"the files hold a {shown(graph)}")
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{where}: the arrays in {path} do not fit {storage.HEADER}: {sentence(error)} Save it again."
+                f"{where}: the arrays in {path} do not fit {storage.HEADER}. Save the graph again. Building it failed "
+                f"with: {sentence(error)}"
             ) from error
         graph._came_with(arrays.digests)
         if verify:

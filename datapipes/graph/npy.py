@@ -54,7 +54,14 @@ def readable(
             f"{other}",
         ) from error
     except Exception as error:
+        if says_all(error, path):
+            raise ValueError(f"{where}: {error}") from error
         raise _unreadable(where, path, dtype, shape, error, remedy) from error
+
+
+def says_all(error: Exception, path: Path) -> bool:
+    """Return whether `error` is one of `open_regular` or `read_regular`: its text names `path` and says what to do."""
+    return isinstance(error, ValueError) and str(error).startswith(f"{path} ")
 
 
 def _unreadable(
@@ -80,7 +87,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if not all(
         type(length) is int and 0 <= length <= MAX_NODES for length in shape
     ):  # the product of two negative lengths is positive
-        raise ValueError(f"the header has the shape {shown(list(shape))}")
+        raise ValueError(f"the header has the shape {shown(list(shape))}; sizes must be integers in [0, {MAX_NODES}]")
     return shape, fortran, dtype
 
 
@@ -100,7 +107,7 @@ def read_array(file: BinaryIO, shape: tuple[int, ...], mmap: bool) -> np.ndarray
     """
     written, fortran, dtype = read_header(file)
     if dtype.kind not in "biufc":
-        raise ValueError(f"the file has the dtype {dtype}")
+        raise ValueError(f"the file has the dtype {dtype}; numbers are needed")
     if written != shape:
         raise ValueError(f"the file has the shape {shown(list(written))}")
     # Check this before the mapping: reading a mapping beyond the end of its file would kill the process.

@@ -126,7 +126,10 @@ def load(folder: Path, wanted: str, mmap: bool) -> tuple[GraphArrays, Types]:
         arena = from_json(Arena, HEADER, header, others=True)
         nodes, edges = [*types.node_types], [*types.edge_types]
         if ((nodes, edges) == ([None], [None])) != (wanted == FORMAT):
-            raise ValueError(f"the types are {shown(nodes)} and {shown(edges)}, for a {CLASSES[wanted]}")
+            raise ValueError(
+                f"the node types are {shown(nodes)} and the edge types {shown(edges)}; a CSCGraph has [None] and "
+                "[None], a HeteroCSCGraph has names"
+            )
         counts = dict.fromkeys(_OF_EDGES, len(edges)) | {"node_attributes": len(nodes)}
         entries: dict[Place, Entry] = by_place(arena.arrays, counts)
         for number, edge_type in enumerate(edges):

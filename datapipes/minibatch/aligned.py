@@ -100,7 +100,7 @@ def _are_nodes(seeds: Any) -> bool:
 def _check_edge_features(stage: Named, edge_features: list[Any], blocks: list[Any], form: type) -> None:
     """Check that edge features have a row for each edge of their hop. `form` is the class of a hop: Block, or dict."""
     if len(edge_features) != len(blocks):
-        raise _misaligned(stage, ("edge_features",), len(edge_features), f"{len(blocks)} blocks")
+        raise _misaligned(stage, ("edge_features",), f"a list of {len(edge_features)}", f"{len(blocks)} blocks")
     for hop, block in enumerate(blocks):
         if not isinstance(block, form):
             _check_is(stage, ("blocks", hop), block, form)
@@ -144,7 +144,8 @@ def _check_blocks(stage: Named, blocks: list[Any], nodes: Any) -> None:
         num_nodes = _length_of(nodes[edge_type[0]])
         if block.num_src != num_nodes:
             raise _misaligned(
-                stage, ("blocks", 0, edge_type), f"num_src={block.num_src}", f"{num_nodes} input_nodes of its sources"
+                *(stage, ("blocks", 0, edge_type), f"a block with num_src={block.num_src}"),
+                f"{num_nodes} input_nodes of its source type",
             )
 
 
@@ -223,7 +224,7 @@ def _misaligned(stage: Named, path: tuple[Any, ...], value: object, expected: st
     is_value = f"has the shape {list(value.shape)}" if isinstance(value, (Tensor, SparseRows)) else f"is {value}"
     return ValueError(
         f"{stage.name}: returned a minibatch whose {_name_of(path)} {is_value}, beside {expected}; both must have the "
-        "same number of rows. Change both in the same replace(), or set the outdated field to None."
+        "same number of rows or entries. Change both in the same replace(), or set the outdated field to None."
     )
 
 

@@ -36,8 +36,10 @@ def pyg_data(minibatch: Any) -> Data | HeteroData:
     """
     blocks, input_nodes, edge_features = minibatch.blocks, minibatch.input_nodes, minibatch.edge_features
     if not blocks or input_nodes is None:
-        lack = "of no hops; sample with one fanout or more" if blocks == [] else "without blocks; it must be sampled"
-        raise ValueError(f"to_pyg: found a minibatch {lack}. Put a sampler into the chain.")
+        lack, how = "without blocks", "Put a sampler into the chain"
+        if blocks == []:
+            lack, how = "of no hops", "Sample with one fanout or more"
+        raise ValueError(f"to_pyg: found a minibatch {lack}; one block or more is needed. {how}.")
     kind = "HeteroData" if isinstance(input_nodes, dict) else "Data"
     data: Any = getattr(needed("torch_geometric.data", "pyg", "to_pyg:"), kind)()
 

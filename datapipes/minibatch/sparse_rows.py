@@ -100,8 +100,8 @@ def check_entries(where: str, indptr: Tensor, indices: Tensor, num_columns: int)
     ends = indptr[[0, -1]].tolist() if indptr.shape[0] > 0 else []
     if ends != [0, num_entries]:
         raise ValueError(
-            f"{where}: indptr begins and ends at {ends}; it must begin at 0 and end at {num_entries}, the length of "
-            "indices. Pass the offsets of all rows, and one more."
+            f"{where}: the first and the last entry of indptr are {ends}; they must be [0, {num_entries}], where "
+            f"{num_entries} is the length of indices. Pass the offset of each row, and {num_entries} as the last."
         )
     down = (indptr[1:] < indptr[:-1]).nonzero()[:1].flatten().tolist()
     if down:

@@ -59,8 +59,8 @@ def refuse_if_inherited(where: str, name: str, deed: str) -> None:
     """
     if name in _inherited:
         raise RuntimeError(
-            f"{where}: {deed} in process {_inherited[name]}, from which this one, {os.getpid()}, was forked later; "
-            "that does not survive a fork. Start processes by forkserver or spawn, or fork before that."
+            f"{where}: {deed} in process {_inherited[name]}, from which this one, {os.getpid()}, was forked later; it "
+            "does not work after a fork. Start processes by forkserver or spawn, or fork before its first use."
         )
 
 

@@ -100,7 +100,7 @@ class DistributedItemSampler(ItemSampler):
             why = "without local_items=True, and ranks that share an item set have equally many steps"
             if self.local_items:
                 why = "with drop_uneven=True, which asks the ranks to agree on a number"
-            raise ValueError(f"{self.name}: num_steps={shown(num_steps)} is given {why}. Leave one out.")
+            raise ValueError(f"{self.name}: num_steps={shown(num_steps)} is given {why}. Leave num_steps out.")
         self._num_steps = None if num_steps is None else check_int(self.name, "num_steps", num_steps, 1)
         is_group = group is not None and (group.get_rank(), group.get_world_size()) == (self.rank, self.world_size)
         cut: dict[str, Any] = {"shuffle": shuffle, "drop_last": drop_last, "seed": seed}
@@ -122,7 +122,7 @@ class DistributedItemSampler(ItemSampler):
         if self.num_steps == 0:
             raise ValueError(
                 f"{self.name}: drop_uneven=True leaves nothing of {self.num_batches} minibatches for "
-                f"{self.world_size} ranks; one round is needed. Lower batch_size or keep the last round."
+                f"{self.world_size} ranks; one round is needed. Lower batch_size, or leave drop_uneven out."
             )
 
     def _compare(self) -> str:
@@ -205,8 +205,8 @@ class DistributedItemSampler(ItemSampler):
         step, rank = divmod(index, self.world_size)
         if rank != self.rank:
             raise ValueError(
-                f"{self.name}: minibatch {index} is of rank {rank} of {self.world_size}, and this is rank {self.rank}, "
-                "which has only its own items (local_items=True). Make it on that rank."
+                f"{self.name}: minibatch {index} belongs to rank {rank} of {self.world_size}; this is rank {self.rank} "
+                f"and has only its own items (local_items=True). Make it on rank {rank}."
             )
         return step % self._num_cut
 

@@ -159,10 +159,10 @@ def _sorted_by_type(item_sets: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
     for key, items in nodes.items():
         check_node_type("HeteroItemSet", key)
         if items.seeds_shape != ():
-            how = "Transpose them if they are pairs of an edge type" if _is_edge_index(items) else "Flatten them"
+            how = "For an edge_index, pass its transpose" if _is_edge_index(items) else "Flatten them, or pass pairs"
             raise ValueError(
                 f"HeteroItemSet: seeds of the node type {key!r} must have shape [n], got "
-                f"{_shape_of(items)}. {how}, or give an edge type and pairs [n, 2]."
+                f"{_shape_of(items)}. {how} [n, 2] under an edge type."
             )
     for key, items in edges.items():
         try:
@@ -188,7 +188,7 @@ def _sorted_by_type(item_sets: Mapping[Any, ItemSet]) -> dict[Any, ItemSet]:
     return by_edge_type("HeteroItemSet", edges) if edges else {key: nodes[key] for key in sorted(nodes)}
 
 
-_TWO_ROWS = "Transpose it? (Two rows of pairs with more nodes behind them look like an edge_index; give three or more.)"
+_TWO_ROWS = "For an edge_index, pass its transpose. (2 rows of a pair and further nodes look the same: pass 3 or more.)"
 
 
 def _has_rows(items: ItemSet) -> bool:

@@ -67,7 +67,7 @@ class ItemSampler(SeedStage):
         if self._num_cut == 0:
             raise ValueError(
                 f"{self.name}: drop_last=True leaves nothing of {len(item_set)} items at batch_size {batch_size}; at "
-                "least one whole minibatch is needed. Lower batch_size or keep the last one."
+                "least one whole minibatch is needed. Lower batch_size, or leave drop_last out."
             )
         self._order: tuple[int, NDArray[np.int64]] | None = None
 

@@ -183,7 +183,7 @@ class ItemSet(Hashed):
         try:
             taken = self._taken(positions)
         except IndexError as error:
-            raise IndexError(f"ItemSet: positions must be in [0, {len(self)}): {error}") from error
+            raise IndexError(f"ItemSet: positions must be in [0, {len(self)}). Take others. ({error})") from error
         taken.update({name: rows.padded(positions) for name, rows in self._lists.items()})
         if self._count is not None:
             taken["seeds"] = positions
@@ -283,7 +283,7 @@ def _can_gather(rows: Tensor) -> bool:
 
 def _check_lists(name: str, rows: SparseRows) -> SparseRows:
     if name in ITEM_NAMES:
-        raise ValueError(f"ItemSet: {name} must be a tensor, got SparseRows. Give lists a name of your own.")
+        raise ValueError(f"ItemSet: {name} must be a tensor, got SparseRows. Give SparseRows a name of your own.")
     if rows.values is not None:
         raise ValueError(f"ItemSet: {name} must be SparseRows without values, got {rows}. Leave the values out.")
     indptr, indices = (check_index_tensor("ItemSet", f"{name}.{part}", getattr(rows, part)) for part in _LIST_PARTS)
@@ -296,7 +296,8 @@ def _check_item(name: str, value: Any) -> Tensor:
     tensor = as_tensor("ItemSet", name, value)
     if tensor.ndim == 0:
         raise ValueError(
-            f"ItemSet: {name} must have at least 1 dimension, got a 0-d tensor. Pass an int for the ids 0 .. n-1."
+            f"ItemSet: {name} must have at least 1 dimension, got a 0-d tensor. Pass one entry for each item; "
+            "for the seeds 0 .. n-1, pass the int n."
         )
     if tensor.device.type != "cpu":
         raise ValueError(

@@ -292,7 +292,7 @@ def test_what_takes_the_place_between_two_renames_is_kept_and_so_is_the_older_pa
 
     monkeypatch.setattr(folder_module, "_exchanged", lambda one, other: False)
     monkeypatch.setattr(os, "rename", come_between)
-    with pytest.raises(FileExistsError, match=r"datapipes-old holds an older partition of .*parts, which holds"):
+    with pytest.raises(FileExistsError, match=r"datapipes-old is the older content of .*parts has other content now"):
         write(root)
     assert content(root) == {"mine.txt": "mine"}
     assert content(tmp_path / ".parts.datapipes-old") == whole("old")

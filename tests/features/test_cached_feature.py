@@ -272,7 +272,7 @@ def test_a_cache_goes_to_no_worker(context):
     cached = dp.CPUCachedFeature(dp.TensorFeature(torch.rand(graph.num_nodes, 4)), "1MB")
     pipe = items().sample_neighbor(graph, [2]).fetch_feature(dp.FeatureStore({("node", None, "x"): cached}), ["x"])
     with (
-        pytest.raises(TypeError, match="one process owns a cache, so it goes to no worker"),
+        pytest.raises(TypeError, match="a cache belongs to one process and cannot go to a worker"),
         dp.DataLoader(pipe, 1, cut="end", multiprocessing_context=context) as loader,
     ):
         next(iter(loader))

@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_leaves_some_rows_and_the_feature_and_its_caches_kno
 
     monkeypatch.setattr(disk_feature.os, "pwrite", full)
     with refused(
-        OSError, stage="DiskFeature.update", found="No space", allowed="in part", remedy="make room"
+        OSError, stage="DiskFeature.update", found="No space", allowed="in part", remedy="Make room"
     ) as caught:
         feature.update(torch.tensor([3, 9]), torch.ones(2, 3))
     assert caught.value.errno == errno.ENOSPC
@@ -125,7 +125,7 @@ def test_an_update_waits_a_while_for_another_one(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_feature, "_LOCK_S", 0)
     with (tmp_path / "x.rows").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        found = "is updated elsewhere"
+        found = "another update of .*x.rows has not ended"
         with refused(BlockingIOError, stage="DiskFeature.update", found=found, allowed="0 s", remedy="Wait"):
             feature.update(torch.tensor([1]), torch.ones(1, 2))
     feature.update(torch.tensor([1]), torch.ones(1, 2))

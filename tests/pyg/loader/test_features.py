@@ -80,7 +80,7 @@ def test_rows_come_from_files_through_caches_which_count(tmp_path, options):
     (counts,) = (row for row in loader.stats().values() if "node feature 'x': hits" in row)
     assert counts["node feature 'x': hits"] > 0
     assert "pyg_fetch" in loader.explain()
-    with pytest.raises(TypeError, match="one process owns a cache, so it goes to no worker"):
+    with pytest.raises(TypeError, match="a cache belongs to one process and cannot go to a worker"):
         next(iter(NeighborLoader(less, [3, 2], features=features, num_workers=1, filter_per_worker=True)))
 
 

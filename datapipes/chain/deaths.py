@@ -74,8 +74,9 @@ class Deaths:
         others = ", ".join(str(task.index) for task in tasks[1:])
         return PeerDied(
             f"{self._where}: {len(deaths)} workers died while they made minibatch {index} of epoch {epoch}"
-            f"{f', and each time {others} beside it' if others else ''}; the last was worker {last.worker} (pid "
-            f"{last.pid}): {last.how}. Try the stages on {'each of these' if others else 'this minibatch'} "
+            f"{f', each time together with minibatch {others}' if others else ''}; the last was worker {last.worker} "
+            f"(pid {last.pid}): {last.how}. Try the stages on "
+            f"{'each of these minibatches' if others else 'this minibatch'} "
             f"{self._to_try.format(epoch=epoch, index=index)}.",
             [death.pid for death in deaths],
         )

@@ -32,7 +32,10 @@ def register_stage(name: str) -> Callable[[_Class], _Class]:
         ValueError: `name` is no identifier, is taken by another stage, or would hide an attribute of Stage.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-        raise ValueError(f"register_stage: {name!r} is not a usable method name. Use letters, digits and '_'.")
+        raise ValueError(
+            f"register_stage: {name!r} cannot name a method of stages. Use letters, digits and '_'; begin with a "
+            "letter, and take no keyword of Python."
+        )
 
     def register(cls: _Class) -> _Class:
         if not (isinstance(cls, type) and issubclass(cls, FunctionalForms)):

@@ -50,6 +50,6 @@ def refuse_while_read(where: str, inputs: Sequence[object]) -> None:
             for text, read in stage.reads_from.items():
                 if any(read is changed for changed in inputs):
                     raise RuntimeError(
-                        f"{where}: {use.run_by} {shown(use.last)}, whose stage {stage.name} reads the {text}; "
+                        f"{where}: {use.run_by} {shown(use.last)}, and its stage {stage.name} reads the {text}; "
                         f"no chain may read rows that change. {use.remedy}"
                     )

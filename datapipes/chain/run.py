@@ -58,8 +58,8 @@ class Run(Iterator[MiniBatch]):
     def input_use(self) -> InputUse | None:
         """Return the chain that this epoch reads, if the epoch is open; see InputUser. None: nothing is read now."""
         last = self._root() if self.is_open else None
-        remedy = "Read it to its end, let its iterator go (del), or close that stage."
-        return None if last is None else InputUse(last, "an epoch is open of", remedy)
+        remedy = "Read the epoch to its end, let its iterator go (del), or close the chain's last stage."
+        return None if last is None else InputUse(last, "an epoch is open of the chain that ends in", remedy)
 
     def begin(self, root: StageBase, position: Callable[[], Position]) -> None:
         """Start the epoch at `position()`, for the chain whose last stage is `root`, unless the run has begun."""
@@ -105,7 +105,8 @@ class Run(Iterator[MiniBatch]):
             if self._error is not None:
                 raise RuntimeError(
                     f"epoch {self.epoch} broke off at an error before its minibatch number {self.next_step} of this "
-                    "rank; it has no more to give. Load its state_dict() to try the rest again."
+                    "rank, and gives no more. To try the rest again, call x.load_state_dict(x.state_dict()) and "
+                    "iter(x), where x is the stage or loader that you iterate."
                 ) from self._error
             gave_nothing = not self.uses_up_epoch and not self.finished
             self.uses_up_epoch = self.finished = True
@@ -132,11 +133,11 @@ class Run(Iterator[MiniBatch]):
     def _refuse_lost_epoch(self) -> None:
         """Raise RuntimeError if stages dropped all minibatches: most likely a stage lacks its `return`."""
         if self._context.drops:
-            drops = ", ".join(f"{label} dropped {count}" for label, count in sorted(self._context.drops.items()))
+            drops = ", ".join(f"{count} by {label!r}" for label, count in sorted(self._context.drops.items()))
             raise RuntimeError(
-                f"epoch {self.epoch} gave no minibatch: {drops}; a stage that returns None drops the minibatch. Return "
-                "the new minibatch. If an epoch may be empty, say may_drop_all=True where the stage is built, or "
-                "may_drop_all = True in its class."
+                f"epoch {self.epoch} gave no minibatch, since all were dropped: {drops}. A stage drops a minibatch if "
+                "it returns None: return the new minibatch. If an epoch may be empty, say may_drop_all=True where the "
+                "stage is built, or may_drop_all = True in its class."
             ) from None
 
     def _record_delivery(self, step: int) -> None:

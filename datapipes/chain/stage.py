@@ -298,7 +298,7 @@ class MiniBatchTransformer(TransformerBase, Stage):
         own_classes = type(self).__mro__[: type(self).__mro__.index(MiniBatchTransformer)]
         if fn is not None and defines_own and "fn" not in names_in_code(own_classes):
             raise TypeError(
-                f"{self.name}: has a transform method that calls no fn. Leave fn out, or add .transform(fn)."
+                f"{self.name}: got fn, but its own transform method uses no fn. Leave fn out, or add .transform(fn)."
             )
         self.fn = fn
         if fn is not None and type(self).transform is MiniBatchTransformer.transform:
@@ -389,10 +389,11 @@ class _EpochIterator(Iterator[MiniBatch]):
 
     def __next__(self) -> MiniBatch:
         if self._stage._run is not self._run:
-            ended = "was closed or got another position" if self._stage._run is None else "began another epoch"
-            raise RuntimeError(
-                f"{self._stage.name}: this iterator ended when the stage {ended}. Keep one iterator at a time."
-            )
+            why, how = "iter() was called on the stage again", "Read only the newest iterator."
+            if self._stage._run is None:
+                why = "close(), set_epoch() or load_state_dict() was called on the stage"
+                how = "Call iter() for a new iterator; after close(), build the stage again."
+            raise RuntimeError(f"{self._stage.name}: this iterator has ended, since {why}. {how}")
         return self._stage.next()
 
     def __len__(self) -> int:

@@ -120,8 +120,8 @@ class StageBase(ABC):
         """Return a new stage over other sources, with otherwise the same arguments."""
         if len(sources) != len(self.sources):
             raise ValueError(
-                f"{self.name}: with_sources got {len(sources)} stages and needs {len(self.sources)}, one for each "
-                "source."
+                f"{self.name}: with_sources got {len(sources)} stages; needed: {len(self.sources)}, as many as this "
+                "stage has sources. Pass one stage for each source."
             )
         new = {id(old): stage for old, stage in zip(self.sources, sources, strict=True)}
         args, kwargs = _own_containers(self._arguments, new)

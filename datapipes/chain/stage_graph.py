@@ -195,7 +195,8 @@ class StageGraph(Generic[_S]):
         """Raise ValueError if the graph has a stage of `own_orders`: no caller can choose the epoch of such a stage."""
         for stage in self.own_orders:
             raise ValueError(
-                f"{where}: cannot reach another epoch of {stage.name}, which keeps its own order. Start it anew."
+                f"{where}: no epoch can be chosen, since {stage.name} decides itself which epoch comes next. Iterate "
+                "over its epochs in order, or go to a saved position with load_state_dict()."
             )
 
     def _rebuild(self, swap: Callable[[_S, _S], _S]) -> StageGraph[_S]:
@@ -219,8 +220,8 @@ class StageGraph(Generic[_S]):
         if len(lengths) > 1:
             counts = ", ".join(f"{steps} minibatches (rank {rank} of {size})" for steps, rank, size in sorted(lengths))
             raise ValueError(
-                f"{self.root.name}: its ItemSamplers give {counts}; stages that are joined must have equally many. "
-                "Change batch_size or drop_last."
+                f"{self.root.name}: its ItemSamplers give {counts}; joined chains need equally many minibatches, and "
+                "the same rank and world_size. Change batch_size, drop_last, rank or world_size."
             )
         for stage in self._walk:
             if (
@@ -229,8 +230,9 @@ class StageGraph(Generic[_S]):
                 and any(isinstance(source, CarrierBase) for source in walk_from(stage))
             ):
                 raise ValueError(
-                    f"{stage.name}: joins several sources behind a Prefetcher, FromNode or DataLoader; only stages "
-                    "before those can be joined. Move the join before it."
+                    f"{stage.name}: joins several sources behind a Prefetcher, FromNode or DataLoader; only sources "
+                    "without such a stage can be joined. Join before the Prefetcher or DataLoader, or inside the node "
+                    "of the FromNode."
                 )
 
 
@@ -250,6 +252,6 @@ def refuse_join(where: str, called: Any, num_sources: int) -> None:
         taken.bind(*range(num_sources))
     except TypeError:
         raise TypeError(
-            f"{where}: takes the minibatches of one source, got a list of {num_sources} sources. Give it one; a stage "
-            "that joins several takes one minibatch of each."
+            f"{where}: got a list of {num_sources} sources, but its function or transform method does not take "
+            f"{num_sources} minibatches. Pass as many sources as it takes minibatches, or another function."
         ) from None

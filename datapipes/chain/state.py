@@ -97,7 +97,7 @@ def parse_state(root: StageBase, state: Any) -> Position:
     missing = [key for key in ("seed", "epoch", "next_index", "fingerprint") if key not in state]
     if missing or not isinstance(state["fingerprint"], Mapping):
         raise ValueError(
-            f"{where} found a state with keys {shown([*state])}; it lacks {missing or ['a fingerprint']}. "
+            f"{where} found a state with keys {shown([*state])}; it lacks {missing or 'a dict as fingerprint'}. "
             "Load what state_dict() returned."
         )
     graph = StageGraph(root)
@@ -116,7 +116,8 @@ def parse_state(root: StageBase, state: Any) -> Position:
     is_int = isinstance(next_index, int) and not isinstance(next_index, bool)
     if not is_int or not 0 <= next_index <= most:
         raise ValueError(
-            f"{where}: next_index must be in [0, {most}], got {shown(next_index)}. Load what state_dict() returned."
+            f"{where}: next_index must be an int in [0, {most}], got {shown(next_index)}. Load what state_dict() "
+            "returned."
         )
     ended = check_bool(where, "ended", state.get("ended", False))
     if not seeds:

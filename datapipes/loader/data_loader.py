@@ -53,8 +53,8 @@ class DataLoader(StreamStage):
         datapipe: the last stage of a chain; it stays as it is.
         num_workers: number of workers, which run the stages before the cut (see `cut`). With 0 the stages before the
             first feature fetch run in a thread of this process, unless minibatches are small (see `overlap`); the
-            options of workers then have no effect. With workers, an option without effect is an error; with 0, it is
-            logged at level INFO.
+            options of workers then have no effect. An option other than `overlap` that has no effect on this chain
+            raises ValueError if there are workers, and is only logged, at level INFO, if num_workers is 0.
         persistent_workers: keep the workers between epochs; otherwise they end with each epoch.
         max_uva_threads: the most threads of a GPU that take part in one read of a page-locked feature in host memory;
             the others are left to training. If a stage of your own stands between two fetches, both may run at the same
@@ -78,16 +78,19 @@ class DataLoader(StreamStage):
             minibatches then come in parts.
         max_restarts: how often a minibatch is made again after the worker that was making it died. With asynchronous
             stages a worker makes several at once; its death counts for each of them.
-        cut: where the chain is cut: a functional name, a stage class, or "end". The default is before the first
-            FeatureFetcher whose store is in this machine's memory or the first CopyTo to a GPU, whichever comes first;
-            else before the first CopyTo; else at the end.
-        overlap: True runs the stages after the cut in a thread of their own while the consumer works; in a chain that
-            copies to a GPU, the thread runs the stages up to the copy and the fetches behind it, on a stream of its
-            own. False runs them in the consumer's thread. None means True, unless all of this holds: there are no
-            workers; `prefetch_factor` and `timeout`, which belong to the threads, have their defaults; and each
-            minibatch is known to read at most 1 MB from memory, which takes less time than passing it between threads.
-            Sizes are known of items, `sample_neighbor` and features in memory, never of your own functions.
-            `explain()` shows the choice.
+        cut: where the chain is cut: a functional name, a stage class, or "end". The default is before the first copy to
+            a GPU or the first FeatureFetcher whose store workers do not read (`fetch_in_worker` is False: a
+            FeatureStore, in memory or on disk), whichever comes first; in a chain without these, before the first
+            CopyTo; else at the end.
+        overlap: True runs the stages after the cut in a thread of their own while the consumer works. If a stage after
+            the cut copies to a GPU, the thread runs the stages up to the first copy, and the copies and feature fetches
+            that follow it directly; it uses a GPU stream of its own. Later stages then run in the consumer's thread.
+            False runs all stages after the cut in the consumer's thread. None means True, but False if all three hold:
+            num_workers is 0; `prefetch_factor` and `timeout` have their defaults; the loader can compute that each
+            minibatch reads at most 1 MB from memory (such a minibatch is made faster than it is passed between
+            threads). It can compute this only for items, `sample_neighbor` with fanouts other than -1, and features,
+            all in memory; not for files, servers, other samplers or your own stages. A chain that starts with a
+            FromNode has no such thread. `explain()` shows the choice.
     Raises:
         TypeError, ValueError, RuntimeError: An argument is not allowed, or the plan cannot work; the message says why.
     """

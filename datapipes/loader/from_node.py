@@ -70,6 +70,6 @@ class FromNode(StreamStage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
-            "from_node: a torchdata node cannot be pickled, so FromNode stays in the caller's process. Put it after "
-            "the cut."
+            "from_node: a FromNode cannot be pickled, since its torchdata node cannot. Build the chain in the process "
+            "that runs it; in a DataLoader use num_workers=0."
         )

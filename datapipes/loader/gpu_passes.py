@@ -34,7 +34,8 @@ from datapipes.seeds import ItemSampler
 class Passage(StreamStage):
     """A stage that passes minibatches on in the same thread, one at a time.
 
-    It parts asynchronous stages from a copy to a GPU behind them: the copy is not called from their event loop.
+    It is put between asynchronous stages and a later copy to a GPU. The copy then runs in the thread that takes the
+    minibatch, and not beside the event loop of the asynchronous stages.
     """
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:
@@ -311,7 +312,7 @@ def _how_to_read_there(fetch: FeatureFetcher, device: str, options: LoaderOption
     for key, how in fetch.reads_on(torch.device(device)).items():
         if how is None:
             return (
-                f"The {feature_text(*key)} is not read with such ids: pin it, or use two fetches, with "
+                f"The {feature_text(*key)} is not read with ids on {device}: pin it, or use two fetches, with "
                 f"copy_to({device!r}) between"
             )
     in_processes = options.num_workers > 0 and options.worker_method == "process"

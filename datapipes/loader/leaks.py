@@ -49,7 +49,8 @@ class Leaks(NamedTuple):
 
 
 class LookForLeaks:
-    """Look for leaks in the first minibatch of a loader, and warn of them.
+    """Warn if the first minibatch of a loader has seed links, or their reverses, among its sampled edges: the model is
+    then shown what it must predict (a leak).
 
     It is called with the first minibatch of each epoch, and checks only the very first. It checks nothing if no sampler
     is in the chain, or if the sampler draws only edges earlier than the seed.

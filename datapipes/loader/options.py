@@ -1,7 +1,7 @@
 """The options of a DataLoader: checked once, frozen, and handed whole to every pass and to the workers.
 
-Options that contradict each other are refused, and so is an option without effect in the plan of the chain. One
-exception allows sweeps of `num_workers`: with num_workers=0, options without effect are allowed, and logged at level
+Options that contradict each other are refused. With workers, an option other than `overlap` that has no effect in the
+plan of the chain is refused, too. With num_workers=0 it is allowed, for sweeps of `num_workers`, and logged at level
 INFO.
 """
 

@@ -105,8 +105,8 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
     if not named:
         names = [stage.name for stage in graph if stage.sources]
         raise ValueError(
-            f"data_loader: cut is {shown(place)}, but this chain has no such stage; it has {names}. Name one of these, "
-            "or 'end'."
+            f"data_loader: cut is {shown(place)}, but this chain has no such stage; allowed are "
+            f"{[*names, 'end']}. Name one of these."
         )
     if not named[0].sources:
         raise ValueError(
@@ -116,7 +116,9 @@ def _place_of(graph: Graph, place: Any) -> Stage | None:
 
 
 def _stays_here(stage: Stage) -> bool:
-    """Return whether a stage must run in the caller's process, since it uses a GPU or memory of this process."""
+    """Return whether the default cut keeps a stage in the caller's process: a copy to a GPU, or a FeatureFetcher whose
+    store workers do not read (`fetch_in_worker` is False).
+    """
     return copies_to_gpu(stage) or (isinstance(stage, FeatureFetcher) and not stage.feature_store.fetch_in_worker)
 
 
@@ -230,11 +232,13 @@ def overlap_fetch_with_sampling(graph: Graph, options: LoaderOptions) -> Graph:
 
 
 def limit_the_consumers_wait(graph: Graph, options: LoaderOptions) -> Graph:
-    """Return `graph` in which the last Prefetcher or Workers has `options.timeout`.
+    """Return `graph` with `options.timeout` set on its last Overlap or Workers. A Prefetcher of the user keeps its own
+    timeout.
 
-    Only the consumer's wait is limited. A thread in between waits for as long as something works on its minibatch. If
-    the plan runs in the consumer's thread alone, `timeout` and other options of threads have no effect; those that were
-    set are logged.
+    The timeout limits only how long the consumer waits for a minibatch. A background thread that waits for workers or
+    for another thread has no limit: it waits as long as these are at work. If the plan has neither an Overlap nor
+    Workers, `timeout` and `prefetch_factor` have no effect; those of the two that differ from their defaults are
+    logged.
     """
     ahead = [stage for stage in graph if isinstance(stage, (Overlap, Workers))]
     if ahead:

@@ -106,8 +106,8 @@ def _with_one_name(data: Any, weight_attr: Mapping[Any, Any]) -> Any:
     name = weight_name(weight_attr)
     if not isinstance(data, (HeteroData, HeteroCSCGraph)) or not weight_attr:
         raise ValueError(
-            f"{_WHERE}: weight_attr is a dict, {shown(weight_attr)}; it must name edge types of a HeteroData, got "
-            f"{type(data).__name__}. Pass the name of the attribute."
+            f"{_WHERE}: weight_attr is the dict {shown(weight_attr)}, and data is a {type(data).__name__}; a dict must "
+            "name at least one edge type, of a HeteroData. Pass the name of the attribute."
         )
     data = copy.copy(data_of(data))
     weights = {}
@@ -271,8 +271,8 @@ def _check_groups(features: Any, graph: Any, counts: Mapping[Any, int], edge_att
         expected = graph.get_edge_id(edge_attrs[key]) if isinstance(group, tuple) else torch.arange(counts.get(key, 0))
         if ids is not None and expected is not None and not torch.equal(ids.long(), expected.long()):
             raise ValueError(
-                f"{_WHERE}: the feature store has the rows{of_type(key)} by global ids, which differ from their "
-                "places. Stores of a part are sampled by datapipes.pyg.distributed.DistNeighborLoader."
+                f"{_WHERE}: the feature store has only a part of the rows{of_type(key)}, since their global ids differ "
+                "from their row numbers. A part is sampled by datapipes.pyg.distributed.DistNeighborLoader."
             )
 
 
@@ -376,7 +376,7 @@ def _times(
     on_nodes, on_edges = (any(time_attr in values for values in by_type.values()) for by_type in (of_nodes, of_edges))
     if on_nodes == on_edges:
         have = "both nodes and edges have it" if on_nodes else "neither nodes nor edges have it"
-        raise ValueError(f"{_WHERE}: time_attr is {time_attr!r}, but {have}; one of the two must. Name another.")
+        raise ValueError(f"{_WHERE}: time_attr is {time_attr!r}, but {have}; just one of the two must. Name another.")
     return _numbers(time_attr, of_nodes, num_nodes, "node"), _numbers(time_attr, of_edges, num_edges, "edge")
 
 

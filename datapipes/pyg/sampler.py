@@ -122,7 +122,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         self.time_window = None if time_window is None else check_int("NeighborSampler", "time_window", time_window, 0)
         if time_window is not None and time_attr is None:
             raise ValueError(
-                f"NeighborSampler: time_window is {time_window}, but time_attr is not given; a window is one of times. "
+                f"NeighborSampler: time_window is {time_window}, but time_attr is not given; a window needs times. "
                 "Pass time_attr."
             )
         if not isinstance(subgraph_type, SubgraphType):
@@ -331,7 +331,7 @@ def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, d
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"NeighborSampler: num_neighbors is {shown(num_neighbors)}, whose keys are no edge types (src, rel, dst): "
-            f"{sentence(error)} The graph has {edge_types or 'none'}; name these."
+            f"{sentence(error)} The graph has the edge types {edge_types or []}. Use these as keys, or pass a list."
         ) from error
     if edge_types is None:
         if isinstance(made.values, dict):
@@ -342,7 +342,8 @@ def fanouts_of(num_neighbors: Any, edge_types: list[Any] | None) -> tuple[Any, d
     unknown = [edge_type for edge_type in named if edge_type not in edge_types]
     if unknown:
         raise ValueError(
-            f"NeighborSampler: num_neighbors names the edge type {unknown[0]}; the graph has {edge_types}. Name these."
+            f"NeighborSampler: num_neighbors names the edge type {unknown[0]}; the edge types are {edge_types}. Use "
+            "only these as keys, or pass a list."
         )
     return made, made.get_values(edge_types)
 
@@ -368,7 +369,7 @@ class KeyedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG comes witho
         """Return random node ids [num_samples] in [0, num_nodes); `endpoint`, "src" or "dst", selects the weights."""
         assert num_nodes is not None
         if num_nodes == 0:
-            raise ValueError("NegativeSampling: there are no nodes at the end that is drawn; at least 1 is needed.")
+            raise ValueError("NegativeSampling: found 0 nodes at the end that is drawn; needed: 1 or more. Add nodes.")
         key = self._key.hop_key(_NEGATIVES_HOP, self._calls)
         self._calls += 1
         end = (num_nodes, self._sums.get(endpoint))

@@ -27,7 +27,7 @@ class SeedsOfTypes:
         index = torch.as_tensor(index, dtype=torch.int64)
         counts_back = (index < 0) & (index >= -len(self))  # negative places count from the end
         index = torch.where(counts_back, index + len(self), index)
-        check_within("SeedsOfTypes", "index", index, len(self), "Pass places in loader.dataset.")
+        check_within("SeedsOfTypes", "index", index, len(self), "Pass indices into loader.dataset.")
         chosen, begin = {}, 0
         for node_type, inputs in self.by_type.items():
             end = begin + len(inputs.node)

@@ -83,10 +83,12 @@ _KEYS = Form(_read_keys, lambda keys: [[*pair] for hop in keys for pair in hop])
 
 @dataclass(frozen=True)
 class Numbered(Choice):
-    """The rule ByNumber as a request for one minibatch carries it to another part.
+    """The form of ByNumber for one minibatch, which a request to another part contains.
 
-    A generation is `dependency` successive minibatches. Within a generation, source after source changes to its number
-    of the next generation; the offset of a source, below `dependency`, says when.
+    Every source keeps its random number for `dependency` minibatches, but not all change it at the same minibatch. Each
+    source has a fixed random offset in [0, dependency). In minibatch i of a generation (i from 0; a generation is
+    `dependency` successive minibatches), the sources with offset >= dependency - i (`until_next`) already use their
+    number of the next generation; the others use that of the present one.
 
     Attributes:
         dependency: for how many minibatches a source keeps its random number.
@@ -109,7 +111,7 @@ class Numbered(Choice):
 
     def refuse_contradictions(self) -> None:
         if self.dependency == 1 and self.keys:
-            raise ValueError("keys are given, it must have none if the dependency is 1")
+            raise ValueError("keys are given; there must be none if the dependency is 1")
         whole(1, self.dependency).read("until_next", self.until_next)
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
@@ -127,18 +129,21 @@ class Numbered(Choice):
 class LayerNeighborSampler(ChoiceSampler):
     """Sample the in-neighborhood of the seeds by LABOR-0; sets `blocks`, `input_nodes` and `compacted_seeds`.
 
-    A node has as many picks as with `sample_neighbor`, each in-edge with the same probability. The picks of different
-    nodes of a hop are not independent, which keeps minibatches small if neighborhoods overlap. The sampler reads all
-    in-edges of a node with more in-edges than the fanout. It never draws with replacement.
+    Each source node has a random number, and a node picks the in-edges whose sources have the smallest numbers. So
+    nodes with a common source tend to pick it together, and minibatches are smaller. A node has as many picks as with
+    `sample_neighbor`, each in-edge with the same probability. The sampler reads all in-edges of a node with more
+    in-edges than the fanout. It never draws with replacement.
 
     Args:
         graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, the seeds have types
             too (HeteroItemSet).
         fanouts: in-edges drawn per node, as for sample_neighbor.
-        layer_dependency: True lets a source keep its random number in all hops, so hops share more nodes.
-        batch_dependency: for how many minibatches a source keeps its random number, 1 to 2**31 - 1. From one minibatch
-            to the next, 1 / `batch_dependency` of the sources get a new one, so a cache of features is hit more often.
-            Minibatches are counted over all ranks, so successive minibatches of a rank are `world_size` apart.
+        layer_dependency: True: a source has the same random number in all hops, so hops share more nodes. False: it has
+            another number in each hop.
+        batch_dependency: for how many minibatches a source keeps its random number, 1 to 2**31 - 1. 1: a source has
+            another number in each minibatch. Larger: from one minibatch to the next, 1 / `batch_dependency` of the
+            sources get a new number, so minibatches share nodes, and a cache of features is hit more often. Minibatches
+            are counted over all ranks, so successive minibatches of a rank are `world_size` apart.
         return_edge_ids: fill `edge_ids` of the blocks, which edge features need.
         frontier: "all" or "new", as for sample_neighbor.
         subgraph_type, reverse_etypes_mapping: as for sample_neighbor.

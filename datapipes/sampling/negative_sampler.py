@@ -112,8 +112,8 @@ class NegativeSampler(MiniBatchTransformer):
         self.negative_ratio = _checked_ratio(self.name, negative_ratio, form)
         if form == "rows" and corrupt == "both":
             raise ValueError(
-                f"{self.name}: corrupt is 'both' and form is 'rows', but a row keeps one end of its positive; allowed "
-                "are 'dst' and 'src' there. Use form='pairs'."
+                f"{self.name}: corrupt is 'both' and form is 'rows', but a row keeps one end of its positive. Set "
+                "corrupt to 'dst' or 'src', or use form='pairs'."
             )
         self.negative_end = corrupt if form == "rows" else None
         other = nearest_before(source, NegativeSampler)
@@ -185,7 +185,7 @@ class NegativeSampler(MiniBatchTransformer):
     def _wanted_of(self, name: str, seeds: Any, times: Any) -> Wanted:
         pairs = check_seeds(self.name, name, seeds)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
-            raise ValueError(_no_pairs(self.name, f"{name} {list(pairs.shape)}"))
+            raise ValueError(_no_pairs(self.name, f"{name} of shape {list(pairs.shape)}"))
         return Wanted(pairs, self._places_of(int(pairs.shape[0])), times)
 
     def _places_of(self, count: int) -> _Places:
@@ -246,10 +246,10 @@ class NegativeSampler(MiniBatchTransformer):
         `negatives` do not fit `pairs`.
         """
         if not isinstance(negatives, Tensor) or negatives.shape != pairs.shape:
-            answer = list(negatives.shape) if isinstance(negatives, Tensor) else type(negatives).__name__
+            answer = f"a tensor {list(negatives.shape)}" if isinstance(negatives, Tensor) else type(negatives).__name__
             raise ValueError(
-                f"{self.name}: sample returned {answer}; it must return a negative for each of the pairs, ids "
-                f"{list(pairs.shape)}. Change a column of a copy of them."
+                f"{self.name}: sample returned {answer}; it must return a tensor {list(pairs.shape)}, a negative for "
+                "each of the given pairs. Return a changed copy of the pairs."
             )
         check_seeds(self.name, "the negatives", negatives.contiguous())
         if self.corrupt != "both":
@@ -259,7 +259,8 @@ class NegativeSampler(MiniBatchTransformer):
                 at = int(other[0])
                 raise ValueError(
                     f"{self.name}: sample returned {negatives[at].tolist()} for the positive {pairs[at].tolist()}; "
-                    f"with corrupt={self.corrupt!r} the {end} must stay. Keep it, or set corrupt='both'."
+                    f"with corrupt={self.corrupt!r} the {end} must stay. Keep it, or set corrupt='both' and "
+                    "form='pairs'."
                 )
         if self.form == "pairs":
             return torch.cat((wanted.positives, negatives))
@@ -268,7 +269,7 @@ class NegativeSampler(MiniBatchTransformer):
 
 
 def _checked_ratio(where: str, ratio: Any, form: str) -> int | float:
-    wanted = "a number above 0" if form == "pairs" else "an int of 1 or more, since each row has as many,"
+    wanted = "a number above 0" if form == "pairs" else "a whole number of negatives for each row, above 0"
     text = f"{where}: negative_ratio must be {wanted} and below 2^31, got {shown(ratio)}. Pass 1."
     if isinstance(ratio, bool) or not isinstance(ratio, numbers.Real):
         raise TypeError(text)
@@ -294,6 +295,8 @@ def _check_items(where: str, items: Any, form: str) -> None:
     by_type = getattr(items, "item_sets", {None: items})
     for kind, item_set in by_type.items():
         if item_set.seeds_shape != (2,):
-            raise ValueError(_no_pairs(where, f"seeds{of_type(kind)} {[len(item_set), *item_set.seeds_shape]}"))
+            raise ValueError(
+                _no_pairs(where, f"seeds{of_type(kind)} of shape {[len(item_set), *item_set.seeds_shape]}")
+            )
         if form == "pairs" and "labels" in item_set.names:
             raise _labels_given(where)

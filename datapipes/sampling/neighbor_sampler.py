@@ -96,14 +96,14 @@ class ByWeight(Choice):
     def _refuse_missing(self, where: str, names: Collection[str], edge_type: Any, anew: str) -> None:
         if not isinstance(self.prob_name, str):
             raise TypeError(
-                f"{where}: prob_name must be a str, the name of an edge attribute, got {shown(self.prob_name)}. Pass "
-                f"one of {shown(sorted(names))}."
+                f"{where}: prob_name must be a str, the name of an edge attribute, got {shown(self.prob_name)}; the "
+                f"edge attributes{of_type(edge_type)} are {shown(sorted(names))}. Pass a name."
             )
         if self.prob_name not in names:
             raise ValueError(
-                f"{where}: no edge attribute {shown(self.prob_name)}{of_type(edge_type)}, as prob_name says; there are "
-                f"{shown(sorted(names))}. Add it to edge_attributes of the graph; equal weights, such as ones, give "
-                f"each in-edge the same probability.{anew}"
+                f"{where}: prob_name is {shown(self.prob_name)}, but the edge attributes{of_type(edge_type)} are "
+                f"{shown(sorted(names))}. Add {shown(self.prob_name)} to edge_attributes of the graph; equal weights, "
+                f"such as ones, give each in-edge the same probability.{anew}"
             )
 
     def _name(self, where: str, edge_type: Any) -> str:

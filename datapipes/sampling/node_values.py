@@ -82,8 +82,9 @@ class NodeWeights:
         """Raise ValueError if the nodes of this type have no weights."""
         if node_type not in self._values:
             raise ValueError(
-                f"{self._name} has no weights of the nodes of {shown(node_type)}, which are drawn; it has "
-                f"{shown(sorted(self._values))}. Add them; equal weights, such as ones, draw each node alike."
+                f"{self._name} has weights of the node types {shown(sorted(self._values))}, but nodes of "
+                f"{shown(node_type)} are drawn. Add weights of {shown(node_type)}; with equal weights, such as ones, "
+                "each node is drawn alike."
             )
 
     def refuse_other(self, graph: Graph) -> None:

@@ -231,7 +231,10 @@ class Sampler(MiniBatchTransformer):
         in-edges of `nodes`.
         """
         if not isinstance(picks, tuple) or len(picks) != 2 or not all(isinstance(part, Tensor) for part in picks):
-            raise TypeError(f"{self.name}: draw must return Picks, got {type(picks).__name__}. Return Picks(...).")
+            raise TypeError(
+                f"{self.name}: draw must return Picks of two tensors, got {type(picks).__name__}. Return "
+                "Picks(indptr, positions)."
+            )
         indptr, positions = picks
         dtypes = [dtype_name(part.dtype) for part in picks]
         if dtypes != ["int64", "int64"] or [indptr.ndim, positions.ndim] != [1, 1]:
@@ -255,8 +258,8 @@ class Sampler(MiniBatchTransformer):
             at = int(wrong[0])
             raise ValueError(
                 f"{self.name}: draw returned position {int(positions[at])} for node {int(drawn_for[at])}, whose "
-                f"in-edges are at [{int(first[at])}, {int(last[at])}). Add indptr[node] of the graph or "
-                "relation to the chosen places."
+                f"in-edges have positions in [{int(first[at])}, {int(last[at])}). Positions count over all nodes: add "
+                "indptr[node] of the graph or relation to the index of an in-edge within its node."
             )
         return Picks(indptr, positions)
 

@@ -99,7 +99,7 @@ class SeedEdgeExcluder(MiniBatchTransformer):
             pairs = "" if by == "pair" else " and by='pair', since the ids of reverses are not known"
             raise ValueError(
                 f"{self.name}: the sampler before it has subgraph_type='bidirectional', which adds the reverse of each "
-                f"seed that it finds; these must go too. Set include_reverse_edges=True{pairs}."
+                f"seed that it finds; these reverses must be taken out too. Set include_reverse_edges=True{pairs}."
             )
         fetched = fetched_before(source).get("edge_features")
         if fetched is not None:
@@ -263,10 +263,10 @@ class _Exclusion:
         if not self.only_positive or labels is None or rows.shape[1] > 2:
             return slice(None)
         if not isinstance(labels, Tensor) or labels.shape != rows.shape[:1]:
-            shape = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+            shape = f"shape {list(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
             raise ValueError(
-                f"{self.where}: only_positive reads one label for each pair, [{len(rows)}], found {shape}. Leave it "
-                "out, or name these labels otherwise in the item set."
+                f"{self.where}: only_positive needs labels of shape [{len(rows)}], one for each pair, found {shape}. "
+                "Leave only_positive out, or give the labels another name in the item set."
             )
         return labels > 0
 
@@ -321,6 +321,6 @@ def _features_left_behind(where: str, features: str) -> ValueError:
 
 def _no_pairs(where: str, key: Any, shape: list[int]) -> ValueError:
     return ValueError(
-        f"{where}: found seeds{of_type(key)} {shape}; edges are pairs [n, 2], source and destination, or [n, k] with "
-        "negatives. Give pairs as seeds."
+        f"{where}: found seeds{of_type(key)} of shape {shape}; edges are pairs [n, 2], source and destination, or "
+        "[n, k] with negatives. Give pairs as seeds."
     )

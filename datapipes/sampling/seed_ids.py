@@ -235,8 +235,8 @@ def seed_trees(
     row_of_tree = _rows(parts, columns)
     if len(row_of_tree) > MOST_TREES:
         raise ValueError(
-            f"{where}: found {len(row_of_tree)} seeds; a minibatch has at most {MOST_TREES} trees. Use smaller "
-            "minibatches."
+            f"{where}: found {len(row_of_tree)} seeds; a minibatch whose seeds have times, or with disjoint=True, may "
+            f"have {MOST_TREES} at most. Use smaller minibatches."
         )
     numbers = np.arange(len(row_of_tree))
     if disjoint:

@@ -225,7 +225,7 @@ def _no_attribute(where: str, graph: Attributed, domain: str, name: str) -> Valu
             names.setdefault(attribute, []).append(type_text(type_))
     sampled = "no sampled edge type has it" if graph.is_heterogeneous else "the graph does not have it"
     sources = ", nor have its sources" if graph.is_heterogeneous and domain == "node" else ""
-    remedy = "Add it to the graph, or name one of these."
+    remedy = f"Add {shown(name)} to the graph{', or name one of these' if names else ''}."
     if name in names:
         how = "these" if domain == "edge" else "edges from there"
         remedy = f"Only {shown(names[name])} have it: sample {how}."

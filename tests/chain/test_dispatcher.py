@@ -83,10 +83,12 @@ def test_a_death_is_charged_to_every_minibatch_in_flight():
 
 
 def test_minibatches_that_were_in_flight_at_the_same_deaths_are_all_named():
-    together = "3 workers died while they made minibatch 1 of epoch 0, and each time 0, 2 beside it; the last was"
+    together = (
+        "3 workers died while they made minibatch 1 of epoch 0, each time together with minibatch 0, 2; the last was"
+    )
     with pytest.raises(dp.PeerDied, match=together) as caught:
         next(dispatcher(PlayedPool(died(0, 1, 2), died(2, 0, 1), died(1, 0, 2)), max_restarts=2))
-    assert "Try the stages on each of these with loader.minibatch(0, 1)" in str(caught.value)
+    assert "Try the stages on each of these minibatches with loader.minibatch(0, 1)" in str(caught.value)
     assert len(caught.value.pids) == 3
 
 

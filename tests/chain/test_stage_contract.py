@@ -170,7 +170,7 @@ def test_a_state_loaded_into_a_running_stage_ends_its_epoch(build, epochs):
     iterator = iter(stage)
     next(iterator)
     stage.load_state_dict(start)
-    with pytest.raises(RuntimeError, match="this iterator ended"):
+    with pytest.raises(RuntimeError, match="this iterator has ended"):
         next(iterator)
     assert digests(stage) == epochs[0]
 

@@ -63,8 +63,12 @@ def expected(changed):
 
 def assert_refused(feature, where="DataLoader"):
     before = feature.read(IDS)
-    said = {"stage": r"^\w+Feature.update", "found": rf"an epoch is open of {where}.* fetch_feature", "allowed": "'x'"}
-    with refused(RuntimeError, **said, remedy="Read it to its end"):
+    said = {
+        "stage": r"^\w+Feature.update",
+        "found": rf"an epoch is open of the chain that ends in {where}.* fetch_feature",
+        "allowed": "'x'",
+    }
+    with refused(RuntimeError, **said, remedy="Read the epoch to its end"):
         feature.update(IDS, NEW)
     assert torch.equal(feature.read(IDS), before)
 

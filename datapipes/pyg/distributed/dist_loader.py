@@ -84,7 +84,7 @@ class DistLoader:
         if not isinstance(dist_sampler, DistNeighborSampler):
             raise TypeError(
                 f"{where}: dist_sampler must be a DistNeighborSampler of datapipes.pyg.distributed, got "
-                f"{type(dist_sampler).__name__}."
+                f"{type(dist_sampler).__name__}. Build one."
             )
         place = place_of(where, master_addr, master_port, num_rpc_threads, rpc_timeout, tls, insecure)
         self.dist_sampler, self.current_ctx, self.channel = dist_sampler, current_ctx, channel

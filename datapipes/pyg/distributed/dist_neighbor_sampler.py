@@ -79,7 +79,10 @@ class DistNeighborSampler(SamplerOfRanks):
         options = {name: kwargs.pop(name, value) for name, value in _OPTIONS.items()}
         unknown = [name for name in kwargs if name not in _UNUSED]
         if unknown:
-            raise TypeError(f"{_NAME}: got an unknown argument {unknown[0]!r}; further ones are {[*_OPTIONS]}.")
+            raise TypeError(
+                f"{_NAME}: got an unknown argument {unknown[0]!r}; keyword arguments besides "
+                f"PyG's are {[*_OPTIONS]}. Leave it out."
+            )
         self.feature_store, self.graph_store = stores_of(_NAME, data)
         self.current_ctx = rpc.check_context(_NAME, current_ctx, self.graph_store.num_partitions)
         self.channel, self.device = channel, None if device is None else torch.device(device)
@@ -235,7 +238,9 @@ class DistNeighborSampler(SamplerOfRanks):
         callback = options.pop("callback", None)
         if options:
             work.close()
-            raise TypeError(f"{_NAME}: got an unknown argument {next(iter(options))!r}; there is 'callback'.")
+            raise TypeError(
+                f"{_NAME}: got an unknown argument {next(iter(options))!r}; only 'callback' is allowed. Leave it out."
+            )
         self.init_event_loop()
         if self.channel is None:
             return self.with_metadata(self._placed(self.event_loop.run_task(work)))
@@ -356,14 +361,14 @@ def _refuse_labels(values: Any, key: Any, graph: Any) -> None:
     name, is_edge = f"feature_store.labels{of_type(key)}", isinstance(key, tuple)
     types = graph.edge_types if is_edge else graph.node_types
     if key not in types:
-        raise ValueError(f"{name}: there is no such type, but {[*types]}. Name one of these.")
+        raise ValueError(f"{name}: there is no such type in the graph, which has {[*types]}. Name one of these.")
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(values).__name__}. Pass torch.as_tensor(labels).")
     count = graph.num_edges_of(key) if is_edge else graph.num_nodes_of(key)
     if values.ndim == 0 or len(values) != count:
         raise ValueError(
-            f"{name} has the shape {list(values.shape)}, but the whole graph has {count}. Give the labels of all, not "
-            "of this part alone."
+            f"{name} has the shape {list(values.shape)}, but the whole graph has {count} "
+            f"{'edges' if is_edge else 'nodes'}{of_type(key)}. Give the labels of all, not of this part alone."
         )
 
 

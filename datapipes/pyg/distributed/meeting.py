@@ -100,7 +100,10 @@ def place_of(
         port += 1  # beside DistributedDataParallel's port, as in PyG; torchrun's store is shared instead
     check_int(where, "master_port", port, 1, MOST_PORT)
     if not isinstance(host, str) or not host:
-        raise TypeError(f"{where}: master_addr must be a name or an address of a machine, got {shown(host)}.")
+        raise TypeError(
+            f"{where}: master_addr must be a name or an address of a machine, got {shown(host)}. Pass that of the "
+            "machine of rank 0."
+        )
     check_seconds(where, "rpc_timeout", timeout, "180 is PyG's value.")
     check_int(where, "num_rpc_threads", num_threads, 1)
     check_tls(where, tls, insecure)

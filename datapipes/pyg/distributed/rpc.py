@@ -64,7 +64,9 @@ def check_context(where: str, context: Any, num_parts: int | None = None) -> Dis
     size = check_int(where, "world_size of current_ctx", context.world_size, 1)
     check_int(where, "rank of current_ctx", context.rank, 0, size - 1)
     if not isinstance(context.group_name, str):
-        raise TypeError(f"{where}: group_name of current_ctx must be text, got {shown(context.group_name)}.")
+        raise TypeError(
+            f"{where}: group_name of current_ctx must be a str, got {shown(context.group_name)}. Pass a name."
+        )
     if num_parts is not None and size != num_parts:
         raise ValueError(
             f"{where}: current_ctx has world_size {size}, but the graph is in {num_parts} parts; each rank has one "

@@ -90,8 +90,8 @@ class SamplerOfRanks(NeighborSampler):
         of_edges = {name for domain, _, name in part.forms() if domain == "edge"}
         if self.weight_attr is not None and (not isinstance(self.weight_attr, str) or self.weight_attr not in of_edges):
             raise ValueError(
-                f"{_NAME}: weight_attr is {shown(self.weight_attr)}, and the attributes of edges are "
-                f"{sorted(of_edges)}. Name one of them, or put it into the feature stores."
+                f"{_NAME}: weight_attr is {shown(self.weight_attr)}, but the edge attributes in the feature stores are "
+                f"{sorted(of_edges)}. Put the weights into the feature stores, and name that attribute."
             )
         of_edges.discard(self.time_attr or "")
         if of_edges and part.num_parts > 1 and not part.book.has_edges:

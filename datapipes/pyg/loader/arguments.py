@@ -120,8 +120,8 @@ def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
         )
     if ids.ndim != 1 or (count is not None and len(ids) != count):
         raise ValueError(
-            f"{where}: input_nodes is a mask of shape {list(ids.shape)}, but there are {count} nodes in the "
-            f"whole graph, which need [{count}]. Take a mask of all of them, or ids."
+            f"{where}: input_nodes is a mask of shape {list(ids.shape)}; needed is shape "
+            f"{'[n]' if count is None else [count]}, an entry for each node of the whole graph. Pass one, or ids."
         )
     return ids
 
@@ -246,7 +246,7 @@ def negatives_of(where: str, neg_sampling: Any, ratio: Any) -> Any:
         ratio = ratio.item() if getattr(ratio, "ndim", None) == 0 else ratio
         if not isinstance(ratio, (int, float)) or not 0 <= ratio < math.inf:
             raise ValueError(
-                f"{where}: neg_sampling_ratio must be a number, 0 or more, got {shown(ratio)}. Choose one."
+                f"{where}: neg_sampling_ratio must be a finite number, 0 or more, got {shown(ratio)}. Choose one."
             )
         if ratio != 0 and neg_sampling is not None:
             raise ValueError(
@@ -349,8 +349,8 @@ def refuse_wrong_options(where: str, worker_method: Any, options: Mapping[str, A
         "transform": ("a function", callable),
         "transform_sampler_output": ("a function", callable),
         "generator": ("a torch.Generator", lambda value: isinstance(value, torch.Generator)),
-        "sampler": ("an iterable of places in the seeds", _is_iterable),
-        "batch_sampler": ("an iterable of lists of places in the seeds", _is_iterable),
+        "sampler": ("an iterable of indices into the seeds", _is_iterable),
+        "batch_sampler": ("an iterable of lists of indices into the seeds", _is_iterable),
     }
     for name, (words, allows) in kinds.items():
         value = options.get(name, 0 if name == "timeout" else None)

@@ -278,10 +278,12 @@ class Iterating:
     def _checked_order(self, state: Any) -> tuple[Tensor, Tensor]:
         where = type(self).__name__
         if not isinstance(state, (list, tuple)) or [*map(type, state)] != [Tensor, Tensor]:
-            raise TypeError(f"{where}: the order in a state must be two tensors, got {shown(state)}. Load it whole.")
+            raise TypeError(
+                f"{where}: the order in a state must be two tensors, got {shown(state)}. Load a whole state."
+            )
         order, offsets = state
         order = torch.where(order < 0, order + len(self.dataset), order)  # negative places count from the end
-        check_within(where, "places of the sampler", order, len(self.dataset), "Let it draw from loader.dataset.")
+        check_within(where, "indices of the sampler", order, len(self.dataset), "Let it draw from loader.dataset.")
         return order, offsets
 
     def _has_threads(self) -> bool:

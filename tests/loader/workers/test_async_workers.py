@@ -70,7 +70,7 @@ def test_minibatches_that_are_in_flight_at_too_many_deaths_end_in_an_error_that_
     chain = ws.DieOnceTogether(sampled(), str(tmp_path / "mark"))
     with dp.DataLoader(chain, max_restarts=0, **way("fork", 1)) as loader, pytest.raises(dp.PeerDied) as caught:
         list(loader)
-    told = r"1 workers died while they made minibatch (\d) of epoch 0, and each time ([\d, ]+) beside it; the last was"
+    told = r"1 workers died while they made minibatch (\d) of epoch 0, each time together with minibatch ([\d, ]+);"
     found = re.search(told, str(caught.value))
     assert {3, 4, 5} <= {int(found[1]), *map(int, found[2].split(", "))}  # earlier ones may not be sent yet
 

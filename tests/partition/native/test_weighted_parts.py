@@ -58,5 +58,7 @@ def test_a_part_with_types_takes_its_sums_to_a_worker_and_refuses_what_is_no_wei
         ValueError, match=r"Part\.draw: the weight 'w' of paper:cites:paper is -2 at position 1, .* node 2;"
     ):
         part.draw(**draw, edge_type=CITES)
-    with pytest.raises(ValueError, match=r"Part\.draw: no edge attribute 'v' of author:writes:paper"):
+    with pytest.raises(
+        ValueError, match=r"Part\.draw: prob_name is 'v', but the edge attributes of author:writes:paper"
+    ):
         part.draw(**{**draw, "choice": ByWeight("v")}, edge_type=WRITES)

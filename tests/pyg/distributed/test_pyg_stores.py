@@ -136,7 +136,7 @@ def test_the_loader_takes_a_part_that_is_the_whole_graph(tmp_path):
         LocalFeatureStore.from_partition(tmp_path / "two", 0),
         LocalGraphStore.from_partition(tmp_path / "two", 0),
     ]
-    with pytest.raises(ValueError, match=r"by global ids, .* are sampled by datapipes\.pyg\.distributed"):
+    with pytest.raises(ValueError, match=r"global ids differ .* is sampled by datapipes\.pyg\.distributed"):
         NeighborLoader(stores, [-1], input_nodes="paper")
 
 

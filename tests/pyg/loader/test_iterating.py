@@ -347,7 +347,7 @@ def test_torchs_samplers_give_the_order_which_is_drawn_here_and_stands_in_the_st
     assert [batch.batch_size for batch in NeighborLoader(data, [2], batch_sampler=batches)] == [15, 15]
     endless = type("Endless", (), {"__iter__": lambda self: iter([3, -1, 0])})()  # a sampler without a length
     assert [batch.input_id.tolist() for batch in NeighborLoader(data, [2], sampler=endless)] == [[3], [39], [0]]
-    with pytest.raises(IndexError, match=r"places of the sampler must be in \[0, 40\), got 40"):
+    with pytest.raises(IndexError, match=r"indices of the sampler must be in \[0, 40\), got 40"):
         next(iter(NeighborLoader(data, [2], sampler=[40], batch_size=1)))
 
 

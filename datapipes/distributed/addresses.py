@@ -205,7 +205,7 @@ def ask_resolver(where: str, resolver: Resolver, parts: Iterable[int], timeout: 
                 why = "it has none" if failure is None else f"{type(failure).__name__}: {text_of(failure)}"
                 raise TimeoutError(
                     f"{where}: {shown(resolver)} gave no address of part {part} within {timeout:g} s ({why}). Check "
-                    "that its server runs."
+                    "that a server of the part runs, and that its address is made known."
                 ) from failure
             else:
                 time.sleep(_EVERY_S)

@@ -61,7 +61,7 @@ _DESCRIBE = "describe_chain"
 _ELSEWHERE = {  # stages that are not described, and why
     DistributedItemSampler: "would cut the minibatches among ranks, which the channel does already: use an ItemSampler",
     CopyTo: "copies to the device of the process that trains: chain it behind the RemoteSource",
-    CarrierBase: "carries minibatches on in one process: chain it behind the RemoteSource",
+    CarrierBase: "passes minibatches on within one process: leave it out here; it may follow the RemoteSource",
 }
 _OF_ONE_PROCESS = {"concurrency"}  # arguments that change no minibatch; the process that builds the chain chooses them
 _Named = Graph | ItemSet | HeteroItemSet | FeatureStore
@@ -188,8 +188,8 @@ class _Writing:
         if type(value).__module__ == "numpy":
             return self._value(torch.as_tensor(value) if getattr(value, "ndim", 0) else value.item())
         raise TypeError(
-            f"is of {type(value).__name__}, which cannot be described: code does not travel. Let the server offer a "
-            "stage of its own (stages=[...]), or chain this one behind the RemoteSource."
+            f"is of the type {type(value).__name__}, which cannot be described: no code is sent. Let the server offer "
+            "a stage of its own (stages=[...]), or chain this one behind the RemoteSource."
         )
 
     def _tensor(self, tensor: Tensor) -> dict[str, str]:
@@ -214,7 +214,8 @@ class _Writing:
             self._unused.discard(name)
         elif self._own.setdefault(kind, value) is not value:
             raise ValueError(
-                f"is another {kind} without a name; only one can stand for the server's own. Name them: names={{...}}."
+                f"is another {kind} without a name; only one can stand for the server's own. Name each {kind}: "
+                "names={...}."
             )
         return name
 
@@ -282,12 +283,12 @@ def build_chain(
     return ChainBuilder(graph, items, features, stages).build(description)
 
 
-def _by_name(name: str, value: Any, kind: Any) -> dict[str | None, Any]:
+def _by_name(name: str, noun: str, value: Any, kind: Any) -> dict[str | None, Any]:
     named = {None: value} if isinstance(value, kind) else value
     offers = named.values() if isinstance(named, Mapping) else [value]
     wrong = [offer for offer in offers if not isinstance(offer, kind)]
     if wrong:
-        raise TypeError(f"{_BUILD}: {name} has {type(wrong[0]).__name__}, a wrong type. Pass one, or {{name: one}}.")
+        raise TypeError(f"{_BUILD}: {name} must be {noun}, or {{name: {noun}}}, got {type(wrong[0]).__name__}.")
     return {**named}
 
 
@@ -303,9 +304,9 @@ class ChainBuilder:
     def __init__(
         self, graph: Any, items: Any, features: Any, stages: Any, admit: Callable[[int], None] = lambda held_bytes: None
     ) -> None:
-        self._graph = _by_name("graph", graph, Graph)
-        self._items = _by_name("items", {} if items is None else items, (ItemSet, HeteroItemSet))
-        self._features = _by_name("features", {} if features is None else features, FeatureStore)
+        self._graph = _by_name("graph", "a graph", graph, Graph)
+        self._items = _by_name("items", "an item set", {} if items is None else items, (ItemSet, HeteroItemSet))
+        self._features = _by_name("features", "a FeatureStore", {} if features is None else features, FeatureStore)
         self._allowed = {**_STAGES, **{functional_name(cls): cls for cls in stages}}
         self._admit, self._held_bytes = admit, 0
         self._tensors: Mapping[str, Tensor] = {}
@@ -319,7 +320,10 @@ class ChainBuilder:
                 "that."
             )
         self._tensors = description.tensors
-        chain = from_json(DescribedChain, f"{_BUILD}: the description", description.header)
+        try:
+            chain = from_json(DescribedChain, "the description", description.header)
+        except ValueError as error:
+            raise ValueError(f"{_BUILD}: {sentence(error)} Describe the chain with describe_chain.") from None
         if not 0 < len(chain.stages) <= _MOST_STAGES:
             raise ValueError(
                 f"{_BUILD}: the description has {len(chain.stages)} stages; 1 to {_MOST_STAGES} are allowed."
@@ -444,7 +448,10 @@ class ChainBuilder:
 
     def _store(self, where: str, name: Any, forms: Any) -> FeatureStore:
         store: FeatureStore = _offered(where, "feature store", self._features, name)
-        wanted = FORMS.read(f"{where}: its forms of features", forms)
+        try:
+            wanted = FORMS.read("its features", forms)
+        except ValueError as error:
+            raise ValueError(f"{where}: {sentence(error)} Describe the chain with describe_chain.") from None
         for key, here in forms_in(store, wanted).items():
             if here != wanted[key]:
                 raise ValueError(

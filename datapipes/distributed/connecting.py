@@ -173,7 +173,7 @@ def _facts_of_servers(
     ours = partition_id_of(facts.fingerprint, book)
     if ours != facts.partition_id:
         raise OtherPartition(
-            f"{where}: part {part} at {replicas}: the server has the partition_id {facts.partition_id}, the book is of "
+            f"{where}: part {part} at {replicas}: the server has the partition_id {facts.partition_id}, the book has "
             f"{ours}. Compare the namebook, and the folder of the server, with the book."
         )
     return facts

@@ -84,7 +84,8 @@ class DistFeatureStore(FeatureStore):
 
     def read_many(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """Return the rows of each request (domain, type, name, ids): a tensor [n, *shape] for each, in the order of
-        `requests`. Each part is asked once.
+        `requests`. Rows in the local part or in the cache are read here. Each other part that has further rows gets one
+        request; if its answer would be too large, the request is sent in pieces.
 
         Raises:
             KeyError: There is no such feature.
@@ -166,7 +167,10 @@ class DistFeature(Feature):
         self._form = reader.graph.facts.features[domain, type_, name]
 
     def read(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows at `ids`, [n, *shape]; see Feature.read. Each part that has some of the rows is asked once.
+        """Return the rows at `ids`, [n, *shape]; see Feature.read.
+
+        Rows in the local part or in the cache are read here. Each other part that has further rows gets one request; if
+        its answer would be too large, the request is sent in pieces.
 
         Args:
             out: tensor to fill and return: [n, *shape] of the same dtype, contiguous, in host memory. An error may

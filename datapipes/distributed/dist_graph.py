@@ -38,7 +38,7 @@ from datapipes.seeds import HeteroItemSet, ItemSet
 __all__ = ["DistGraph"]
 
 _CONNECT = "DistGraph.connect"
-_PARTITION_AGAIN = "call it of the whole graph, and partition that again"
+_PARTITION_AGAIN = "call it on the whole graph, and partition the result"
 _OWN_ROWS = "local_part.relation(edge_type) has the in-edges of the part in this process"
 
 
@@ -168,7 +168,7 @@ class DistGraph(Graph):
         self._refuse("in_degrees", _OWN_ROWS)
 
     def out_degrees(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse("out_degrees", "call it of the whole graph before it is partitioned")
+        self._refuse("out_degrees", "call it on the whole graph before you partition it")
 
     def topology(self) -> Any:
         self._refuse("topology", "sample_neighbor samples it")
@@ -300,7 +300,8 @@ class DistGraph(Graph):
         filled = {kind: items for kind, items in items_of.items() if len(items) > 0}
         if not items_of or not (filled or None in items_of):
             names = sorted({name for kind, _, name in self.forms() if kind == "node"})
-            why = f"has no node where {shown(mask)} is True" if items_of else f"has no mask {shown(mask)} of its nodes"
+            no_mask = f"has no mask {shown(mask)}, a node attribute bool [num_nodes]"
+            why = f"has no node where {shown(mask)} is True" if items_of else no_mask
             raise ValueError(f"{where}: part {part.part} {why}; node attributes are {names}. Name another mask.")
         return items_of[None] if None in items_of else HeteroItemSet(filled)
 

@@ -138,7 +138,7 @@ def _array(where: str, name: str, tensor: Tensor, dtype: torch.dtype) -> Any:
     if tensor.dtype != dtype or tensor.ndim != 1 or tensor.device.type != "cpu":
         raise ValueError(
             f"{where} answered {name} of {dtype_name(tensor.dtype)} {list(tensor.shape)} on "
-            f"{tensor.device}; they must be {dtype_name(dtype)} of 1 dimension in host memory. Look at the server of "
+            f"{tensor.device}; needed is {dtype_name(dtype)} of 1 dimension in host memory. Look at the server of "
             "this part: its version, its files."
         )
     return tensor.contiguous().numpy()

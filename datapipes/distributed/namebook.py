@@ -118,7 +118,8 @@ def _checked(where: str, namebook: Mapping[Any, Any], named: str, kind: str) -> 
     for part, value in namebook.items():
         if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < MOST_PARTS:
             raise ValueError(
-                f"{named} has the key {shown(part)}; keys are the numbers of {kind}s, 0, 1, ... Use these."
+                f"{named} has the key {shown(part)}; keys must be numbers of {kind}s, integers in [0, {MOST_PARTS}). "
+                "Use such keys."
             )
         book[part] = replicas_of(where, f"{kind} {part}", value, named)
     parts: dict[Address, int] = {}
@@ -126,8 +127,9 @@ def _checked(where: str, namebook: Mapping[Any, Any], named: str, kind: str) -> 
         for address in replicas:
             if address in parts:
                 raise ValueError(
-                    f"{named} has {address} for {kind} {parts[address]} and for {kind} {part}; one address is of one "
-                    f"{kind}. Start a server for each, and name its address."
+                    f"{named} has the address {address} for {kind} {parts[address]} and for {kind} {part}; two {kind}s "
+                    "cannot have the same address. Start one of the two at another address, and write that address "
+                    "for it."
                 )
             parts[address] = part
     return dict(sorted(book.items()))
@@ -169,8 +171,8 @@ def publish_address(part: int, address: str, store: Any = None, *, replica: int 
     published = known_store.compare_set(key, "", str(parsed))
     if published != str(parsed).encode():
         raise ValueError(
-            f"{_PUBLISH}: two servers claim part {part}: {published.decode(errors='replace')} was published, now "
-            f"{parsed}. Start it again at the same address, or pass moved=True; number several servers of a part by "
+            f"{_PUBLISH}: two servers publish part {part}: one at {published.decode(errors='replace')}, now one at "
+            f"{parsed}. If the server has moved, pass moved=True; if the part has several servers, number them by "
             "replica=."
         )
 
@@ -191,10 +193,7 @@ class Published(Resolver):
         while len(texts) < MOST_PARTS and self._store.check([key := _KEY.format(part, len(texts))]):
             texts.append(self._store.get(key).decode())
         if not texts:
-            raise LookupError(
-                "none was published. Call datapipes.distributed.publish_address(part, address) for each server, or "
-                "pass a namebook"
-            )
+            raise LookupError("no server of the part was published by datapipes.distributed.publish_address")
         return texts
 
     def __repr__(self) -> str:

@@ -321,7 +321,7 @@ class PartitionClient:
         if other != number:
             self._destroying(server_rank, other)(send)
             raise ValueError(
-                f"{self.where(server_rank)}: the chain of producer {number} is producer {other} there, since it "
+                f"{self.where(server_rank)}: the chain of producer {number} is producer {other} there: that server "
                 "has other data. Serve the same graph and features on all servers."
             )
         self._claims.add((server_rank, number))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from datapipes.base.checks import check_bool, check_int
+from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.clock import NoClock
 from datapipes.base.codec import Message
 from datapipes.base.errors import ChannelClosed, EndOfEpoch, LoaderTimeoutError, QueueTimeoutError
@@ -196,7 +196,7 @@ class RemoteReceivingChannel(ChannelBase):
 
 def _late() -> QueueTimeoutError:
     return QueueTimeoutError(
-        f"{_NAME}: no minibatch came within the timeout. Call again to go on waiting, or raise it."
+        f"{_NAME}: no minibatch came within the timeout. Call again to go on waiting, or raise the timeout."
     )
 
 
@@ -209,17 +209,20 @@ def _servers(client: PartitionClient, ranks: Any, ids: Any) -> tuple[tuple[int, 
     for rank in many:
         check_int(_NAME, "server_rank", rank, 0)
         if rank not in client.addresses:
-            raise ValueError(f"{_NAME}: server {rank} is not in the namebook; there are {[*client.addresses]}.")
+            raise ValueError(
+                f"{_NAME}: server {rank} is not in the namebook; there are {[*client.addresses]}. Name one of these."
+            )
     if not many or len(numbers) != len(many) or len({*many}) != len(many):
         raise ValueError(
-            f"{_NAME}: {len(many)} servers and {len(numbers)} producers. Name each server once, and one producer, or "
-            "one for each server."
+            f"{_NAME}: server_rank is {shown(ranks)}, and producer_id names {len(numbers)} producers. Name each server "
+            "once, and one producer, or one for each server."
         )
     for number in numbers:
         check_int(_NAME, "producer_id", number, 0)
     if len({*numbers}) > 1:
         raise ValueError(
-            f"{_NAME}: the servers {many} have the producers {numbers}; a chain has one number on all servers of the "
-            "same data, so these have other data, or other chains. Serve the same folder on all of them."
+            f"{_NAME}: the servers {many} have the producers {numbers}; a chain has the same number on all servers "
+            "with the same data, so the data or the chains of these servers differ. Serve the same folder on all of "
+            "them, and create one chain."
         )
     return tuple(many), numbers[0]

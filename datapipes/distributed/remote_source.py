@@ -54,13 +54,13 @@ class RemoteSource(StreamStage):
     def __init__(self, pipe: Stage, channel: RemoteReceivingChannel) -> None:
         if not isinstance(channel, RemoteReceivingChannel):
             raise TypeError(
-                f"{_NAME}: channel must be a RemoteReceivingChannel, got {type(channel).__name__}. Make one of the "
-                "producer."
+                f"{_NAME}: channel must be a RemoteReceivingChannel, got {type(channel).__name__}. Make one for "
+                "the producer."
             )
         if channel.num_expected is not None:
             raise ValueError(
                 f"{_NAME}: the channel has num_expected={channel.num_expected}, but an epoch here has all minibatches. "
-                "Leave it out."
+                "Leave num_expected out."
             )
         graph: StageGraph[Stage] = StageGraph(pipe)
         if isinstance(graph.seed_stage, ItemSampler):  # else a loader, or this class, has replaced the ItemSampler
@@ -80,8 +80,8 @@ class RemoteSource(StreamStage):
             differing = [f"it has {channel.num_batches} minibatches in an epoch and here it has {count}"]
         if differing:
             raise ValueError(
-                f"{_NAME}: the chain of {channel!r} is another one: {'; '.join(differing)}. Pass the chain that it was "
-                "created from."
+                f"{_NAME}: the chain of {channel!r} is not the one given here: {'; '.join(differing)}. Pass the chain "
+                "that the producer was created from."
             )
 
     def open(self, streams: list[Callable[[], Iterator[MiniBatch]]], context: EpochContext) -> Iterator[MiniBatch]:

@@ -358,8 +358,8 @@ class _Senders:
 
     def _unknown(self) -> UnknownSender:
         return UnknownSender(
-            f"{_NAME}: has no such sender: it was started anew, or has taken the sender for dead, and another one has "
-            "its place. Start the sender anew."
+            f"{_NAME}: has no such sender: the receiver was started anew, or has taken this sender for dead and let "
+            "another take its place. Start the sender anew."
         )
 
     def _late(self, timeout: float) -> QueueTimeoutError:
@@ -369,8 +369,8 @@ class _Senders:
             if place.epoch == self.epoch
         ]
         return QueueTimeoutError(
-            f"{_NAME}: no minibatch came within {timeout:g} s. Epoch {self.epoch} ends when {waited_for} have "
-            "signalled. Look what they do; or raise timeout."
+            f"{_NAME}: no minibatch came within {timeout:g} s. Epoch {self.epoch} ends when these senders have called "
+            f"signal: {waited_for}. Look what they do; or raise timeout."
         )
 
 

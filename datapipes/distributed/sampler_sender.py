@@ -129,7 +129,7 @@ class SamplerSender:
             raise ValueError(f"{_NAME}: the namebook is empty. Name the address of each receiver.")
         many = next((number for number, replicas in addresses.items() if len(replicas) > 1), None)
         if many is not None:
-            raise ValueError(f"{_NAME}: the namebook has several addresses for receiver {many}. Give its own.")
+            raise ValueError(f"{_NAME}: the namebook has several addresses for receiver {many}. Give one.")
         refuse_all_plain(_NAME, addresses, security)
         fingerprint = fingerprint_of(_NAME, graph)
         self._streams = {

@@ -114,7 +114,7 @@ def refuse_plain(where: str, address: Address, tls: TLSConfig | None, insecure: 
     """
     if tls is None and not insecure and not address.is_loopback:
         raise ValueError(
-            f"{where}: {address} is not of this machine alone, and there is no TLS: anybody could ask and answer. "
+            f"{where}: {address} is not a loopback address, and there is no TLS: anybody could ask and answer. "
             "Pass tls=TLSConfig(cert, key, ca); or insecure=True, in a network where every machine is trusted."
         )
 

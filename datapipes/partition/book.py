@@ -289,8 +289,8 @@ class RangeMap(IdMap):
         bounds = check_index_tensor("PartitionBook", "offsets", offsets).long()
         if bounds.numel() < 2 or int(bounds[0]) != 0 or bool((bounds[1:] < bounds[:-1]).any()):
             raise ValueError(
-                f"PartitionBook: offsets {shown(bounds.tolist())} must begin with 0, not descend, and be one more than "
-                "the parts. Correct them."
+                f"PartitionBook: offsets {shown(bounds.tolist())} must begin with 0, not descend, and have one entry "
+                "more than there are parts. Correct them."
             )
         self.num_ids, self.num_parts = int(bounds[-1]), int(bounds.numel()) - 1
         self._stored = bounds

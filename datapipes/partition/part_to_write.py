@@ -4,8 +4,9 @@ A part comes from a whole graph in this process (`part_of_graph`), or from the s
 (across_ranks/placed_graph.py). With shards, the values come from all ranks while they are read, so all ranks must read
 the same columns in the same order.
 
-This module also finds the nodes of other parts that a part's edges come from, and checks times; both are stored with
-the part.
+This module also finds the remote sources of a part (nodes that other parts own, and from which edges of this part
+come), and checks the node attribute that gives times. A native part stores its remote sources; with node_time_attr, it
+also stores the time of each edge's source.
 """
 
 from __future__ import annotations
@@ -212,14 +213,14 @@ def check_times(where: str, graph: Graph, node_time_attr: str | None) -> dict[No
     if not times:
         names = sorted({name for values in attributes.values() for name in values})
         raise ValueError(
-            f"{where}: node_time_attr {shown(node_time_attr)} is no node attribute of the graph; it has {shown(names)}."
-            " Name one of these."
+            f"{where}: node_time_attr {shown(node_time_attr)} is no node attribute of the graph; "
+            + (f"it has {shown(names)}. Name one of these." if names else "it has none. Add it to the graph.")
         )
     for node_type, values in times.items():
         if not are_times(values):
             raise ValueError(
                 f"{where}: node_time_attr {shown(node_time_attr)}{of_type(node_type)} is {dtype_name(values.dtype)} "
-                f"{list(values.shape)}; times are {TIMES} [num_nodes], floats of 16 bits or more. Convert it, or name "
-                "another."
+                f"{list(values.shape)}; times must be {TIMES} of shape [num_nodes], and floats must have 16 bits or "
+                "more. Convert the attribute, or name another."
             )
     return times

@@ -68,7 +68,9 @@ class PartitionReport:
         counts = [*self.nodes_by_type.values(), self.edges, self.halo_nodes, self.training_nodes, self.edge_matrix]
         for of_parts in [*counts, *(self.edge_matrix or ())]:
             if of_parts is not None and len(of_parts) != self.num_parts:
-                raise ValueError(f"{shown(of_parts)} has {len(of_parts)} entries, for {self.num_parts} parts")
+                raise ValueError(
+                    f"found {len(of_parts)} entries, {shown(of_parts)}; each of the {self.num_parts} parts needs one"
+                )
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -225,24 +227,26 @@ def _contradiction(report: PartitionReport) -> str | None:
     nodes, edges, matrix = report.nodes, report.edges, report.edge_matrix
     by_type = sum(count for count, _ in report.edges_by_type.values())
     if by_type != sum(edges):
-        return f"{sum(edges)} edges in the parts, and {by_type} of all types"
+        return f"all parts together have {sum(edges)} edges, and all types together {by_type}"
     for kind, (count, cut) in report.edges_by_type.items():
         if cut > count:
-            return f"{cut} cut edges of {shown(kind)}, which has {count}"
+            return f"the edge type {shown(kind)} has {count} edges, and {cut} of them are cut"
     for part, halos in enumerate(report.halo_nodes):
-        if halos > min(sum(nodes) - nodes[part], edges[part]):
-            return f"{halos} halo nodes of part {part}, for {edges[part]} edges and the nodes of other parts"
+        others = sum(nodes) - nodes[part]
+        if halos > (most := min(others, edges[part])):
+            counts = f"{edges[part]} edges, and {others} nodes in other parts"
+            return f"part {part} has {halos} halo nodes; at most {most} are possible with {counts}"
     for part, trained in enumerate(report.training_nodes or ()):
         if trained > nodes[part]:
-            return f"{trained} training nodes in part {part}, which has {nodes[part]} nodes"
+            return f"part {part} has {nodes[part]} nodes, and {trained} training nodes"
     if matrix is None:
         return None
     for part, row in enumerate(matrix):
         if sum(row) != edges[part]:
-            return f"a row of the matrix with {sum(row)} edges, for part {part}, which has {edges[part]}"
+            return f"part {part} has {edges[part]} edges, and {sum(row)} in its row of edge_matrix"
     cut = sum(edges) - sum(row[part] for part, row in enumerate(matrix))
     if cut != report.cut_edges:
-        return f"{cut} cut edges in the matrix, and {report.cut_edges} of all types"
+        return f"by edge_matrix {cut} edges are cut, and by edges_by_type {report.cut_edges}"
     return None
 
 

@@ -61,9 +61,9 @@ class PartRows:
             if bool(wrong.any()):
                 row = int(wrong.nonzero()[0])
                 raise ValueError(
-                    f"partition: the in-edges{self._of} of node {int(ids[row])} are [{int(starts[row])}, "
-                    f"{int(ends[row])}), which must ascend within [0, {all_edges}]. The graph is corrupt: "
-                    "graph.validate() checks all of it."
+                    f"partition: the in-edges{self._of} of node {int(ids[row])} begin at position {int(starts[row])} "
+                    f"and end at position {int(ends[row])}; needed is 0 <= begin <= end <= {all_edges}, the number of "
+                    "edges. The graph is corrupt: graph.validate() names the first wrong entry; build the graph again."
                 )
             yield starts, ends - starts
 
@@ -100,7 +100,8 @@ class PartRows:
                 place = int(((sources < 0) | (sources >= self._num_sources)).nonzero()[0])
                 raise ValueError(
                     f"partition: indices{self._of}[{int(positions[place])}] is {int(sources[place])}, which must be in "
-                    f"[0, {self._num_sources}). The graph is corrupt: graph.validate() checks all of it."
+                    f"[0, {self._num_sources}). The graph is corrupt: graph.validate() names the first wrong entry; "
+                    "build the graph again."
                 )
             yield sources
 

@@ -364,8 +364,8 @@ class _Items:
         ids = has_value.nonzero().flatten()
         if not agrees or _differ(attribute[ids], rows[ids]):
             raise ValueError(
-                f"{self.where}: the {field}{self.of} of the data set become the node attribute {name!r}, but the graph "
-                "has an attribute or feature of this name with other values. Rename or drop it."
+                f"{self.where}: the {field}{self.of} of the data set would become the node attribute {name!r}, but the "
+                "graph has an attribute or feature of this name with other values. Rename or drop that one."
             )
 
 

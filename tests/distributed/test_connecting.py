@@ -64,7 +64,7 @@ def test_a_book_that_was_made_by_hand_is_compared_with_what_the_server_has(graph
     book = PartitionBook(2, torch.arange(graph.num_nodes) % 2)
     DistGraph.connect(book, namebook).close()
     other = PartitionBook(2, (torch.arange(graph.num_nodes) + 1) % 2)
-    text = f"part 0 at {namebook[0]}: the server has the partition_id .*the book is of"
+    text = f"part 0 at {namebook[0]}: the server has the partition_id .*the book has"
     with pytest.raises(OtherPartition, match=text):
         DistGraph.connect(other, namebook)
 

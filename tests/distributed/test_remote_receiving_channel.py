@@ -238,7 +238,7 @@ def test_a_server_that_is_back_takes_over_what_another_loses(server, loaded, mon
 
 @pytest.mark.parametrize(
     ("features", "match"),
-    [(other_store(), "is producer [0-9]+ there, since it has other data"), (None, "a feature store without a name")],
+    [(other_store(), "is producer [0-9]+ there: that server has other data"), (None, "a feature store without a name")],
 )
 def test_a_server_that_makes_other_minibatches_is_refused(features, match):
     pipe = sampled().fetch_feature(small_store(), ["feat"])
@@ -390,5 +390,5 @@ def test_servers_of_other_data_are_refused(server):
         both = running.enter_context(connect({3: server.address, 1: second.address}))
         with pytest.raises(OtherPartition, match=r"server 3 at .*has the partition_id"):
             both.create_producer(3, sampled())
-        with pytest.raises(ValueError, match="so these have other data, or other chains"):
+        with pytest.raises(ValueError, match="so the data or the chains of these servers differ"):
             RemoteReceivingChannel([3, 1], [5, 6], client=both)

@@ -279,7 +279,7 @@ def test_values_are_compared_exactly_where_dtypes_differ(attribute, labels):
         if int(rows[0]) == int(torch.tensor([other]).to(labels)):
             assert source_of(given).graph.node_attributes["y"] is not None
         else:
-            with pytest.raises(ValueError, match="the labels of the data set become the node attribute 'y'"):
+            with pytest.raises(ValueError, match="the labels of the data set would become the node attribute 'y'"):
                 source_of(given)
 
 

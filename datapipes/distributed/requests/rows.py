@@ -196,8 +196,6 @@ def _rows_of(part: Part, wanted: Rows, num_threads: int) -> list[Tensor]:
         rows = part.edge_rows_of(wanted.ids, wanted.type)
     missing = [name for name in wanted.names if name not in attributes]
     if missing:
-        raise KeyError(
-            f"no {wanted.domain} feature {shown(missing[0])} of the type {shown(wanted.type)}; the part has "
-            f"{shown(sorted(attributes))}. Name one of these."
-        )
+        there = f"the part has {shown(sorted(attributes))}. Name one of these." if attributes else "the part has none."
+        raise KeyError(f"no {wanted.domain} feature {shown(missing[0])} of the type {shown(wanted.type)}; {there}")
     return [take_rows(attributes[name], byte_rows(attributes[name]), rows, num_threads) for name in wanted.names]

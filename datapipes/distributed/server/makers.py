@@ -190,7 +190,7 @@ class _Worker:
 
 
 def _gone() -> UnknownProducer:
-    return UnknownProducer("the producer has ended: nobody has a claim on it any more. Create it again.")
+    return UnknownProducer("the producer has ended: no client uses it any more. Create it again.")
 
 
 class _Bounded(Evaluator):

@@ -82,13 +82,15 @@ def _facts_of(graph: LocalGraph) -> PartitionFacts:
 
 class Offers:
     """What the chains of clients may use on a server: classes of stages, item sets, the graph, and features. See the
-    arguments of PartitionServer. The constructor gets what the user offers; `over` then checks this against the
-    server's data. `graph` and `features` are opened when they are first read; only one thread at a time may do this.
+    arguments of PartitionServer. The constructor gets what the user offers; the method `over` then checks these offers
+    against the server's data. `graph` and `features` are opened when they are first read; only one thread at a time may
+    do this.
 
     Attributes:
-        keys: names of the attributes that chains may fetch. None if no features are offered, or if the user gave
-            stores; chains may fetch all features of these stores.
-        content_id: identifies the data; servers with other data have another id.
+        keys: the names of the graph's attributes that chains may fetch, if the user gave names. None in two other
+            cases: the user gave nothing, and chains may fetch no feature; or the user gave feature stores, and chains
+            may fetch all features in them.
+        content_id: identifies the data; servers with other data have another id. Exists only in what `over` returns.
     """
 
     _has: Served

@@ -121,8 +121,8 @@ def refuse_many(where: str, max_workers: int, others: Collection[Producer], adde
     for things, number, allowed in most:
         if number > allowed:
             raise BadRequest(
-                f"{where}: these would be {number} {things}; at most {allowed} are allowed. Destroy some, or give item "
-                "sets a name here."
+                f"{where}: with this chain there would be {number} {things}; at most {allowed} are allowed. Destroy "
+                "producers, or give item sets a name on the server."
             )
 
 
@@ -356,7 +356,7 @@ class Producers:
         if number in self._aside:
             raise Unavailable(
                 f"{self._where}: producer {number} was ended since the server's memory exceeded its bound, max_memory. "
-                "Give item sets a name here, or start the server with more."
+                "Give item sets a name on the server, or start it with a larger max_memory."
             )
 
     def _claim(self, producer: Producer, request: CreateRequest) -> None:

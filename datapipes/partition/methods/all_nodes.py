@@ -112,10 +112,13 @@ def node_weights(
 
 
 def combined_weight(shares: Mapping[str, float], totals: tuple[int, int, int]) -> Combined:
-    """Return the three terms of a node's weight, chosen so that each measure has its share in the weight of all nodes.
+    """Return the Combined weight: what a node, an in-edge and a training node weigh.
+
+    The weights are chosen so that, summed over all nodes, the measures "nodes", "edges" and "train" contribute in the
+    proportion of `shares`. A measure with total 0 contributes nothing. If no measure is left, each node weighs 1.
 
     Args:
-        shares: {measure: its share of the weight}; the measures are "nodes", "edges" and "train".
+        shares: {measure: its share of the weight}.
         totals: (number of nodes, number of edges, number of training nodes).
     """
     counted = [shares.get(name, 0) if total > 0 else 0 for name, total in zip(EVEN, totals, strict=True)]

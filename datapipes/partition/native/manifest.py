@@ -82,7 +82,7 @@ class Identity:
             )
         for types in (nodes, edges):
             if None not in types and types != sorted(types):
-                raise ValueError(f"the types {shown(types)} are not in order")
+                raise ValueError(f"the types {shown(types)} are not sorted")
         missing = [end for edge_type in edges for end in ends_of(edge_type) if end not in self.num_nodes]
         if missing:
             raise ValueError(f"an edge type ends at {shown(missing[0])}, which is no node type")
@@ -156,7 +156,9 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     header = {"format": FORMAT, "version": VERSION, **manifest.identity.described(), **to_json(own_fields)}
     taken = sorted({*header, "hash"} & {*manifest.about})
     if taken:
-        raise ValueError(f"partition: {MANIFEST} has a field {taken[0]!r} of its own. Give it another name.")
+        raise ValueError(
+            f"partition: about has the field {taken[0]!r}, and {MANIFEST} has one of this name already. Rename yours."
+        )
     files = header.pop("files")
     try:
         content = with_own_hash({**header, **manifest.about, "files": files})
@@ -273,7 +275,7 @@ def read_header(where: str, manifest: Manifest, name: str, wanted: str, *, verif
     if identity != manifest.identity:
         names = (field.name for field in fields(identity))
         field = next(name for name in names if getattr(identity, name) != getattr(manifest.identity, name))
-        raise ValueError(f"{where}: {path} and {MANIFEST} give another {field}; they must be equal. {REMEDY}")
+        raise ValueError(f"{where}: {path} and {MANIFEST} have different {field}; they must be equal. {REMEDY}")
     return header
 
 

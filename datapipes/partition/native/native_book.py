@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from datapipes.base.array_digest import array_digest
-from datapipes.base.checks import dtype_name, shown
-from datapipes.base.types import EdgeType, NodeType
+from datapipes.base.checks import dtype_name
+from datapipes.base.types import EdgeType, NodeType, of_type
 from datapipes.graph.arena import Array, Place
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import IdMap, PartitionBook, RangeMap, smallest_dtype
@@ -155,7 +155,9 @@ def book_of(where: str, manifest: Manifest, *, verify: bool) -> PartitionBook:
         nodes = _maps(arrays, "nodes", identity.num_nodes, identity.num_parts)
         edges = _maps(arrays, "edges", identity.num_edges if fields.has_edges else {}, identity.num_parts)
         if len(arrays) != len(nodes) + len(edges):
-            raise ValueError(f"{len(arrays)} maps for {len(nodes)} types of nodes and {len(edges)} of edges")
+            raise ValueError(
+                f"it has {len(arrays)} maps, but needs one for each of {len(nodes)} node and {len(edges)} edge types"
+            )
         book = PartitionBook(identity.num_parts, nodes, edges if fields.has_edges else None)
     book.partition_id = identity.partition_id
     return book
@@ -166,7 +168,7 @@ def _maps(arrays: dict[Place, Tensor], noun: str, counts: Mapping[Any, int], num
     for number, (key, count) in enumerate(counts.items()):
         maps[key] = owners = _map(arrays, noun, number, num_parts)
         if owners.num_ids != count:
-            raise ValueError(f"the parts of {owners.num_ids} {noun} of {shown(key)}, which has {count}")
+            raise ValueError(f"it has the parts of {owners.num_ids} {noun}{of_type(key)}; the graph has {count}")
     return maps
 
 
@@ -175,7 +177,8 @@ def _map(arrays: dict[Place, Tensor], noun: str, number: int, num_parts: int) ->
     if ranges is not None:
         return RangeMap(ranges)
     if parts is None:
-        raise ValueError(f"no map of the {noun} of type {number}")
+        raise ValueError(f"it has no map of the {noun} of the type {number}")
     if parts.dtype != smallest_dtype(num_parts):
-        raise ValueError(f"parts of dtype {dtype_name(parts.dtype)}, {dtype_name(smallest_dtype(num_parts))} is needed")
+        needed = dtype_name(smallest_dtype(num_parts))
+        raise ValueError(f"its map of {noun} has the dtype {dtype_name(parts.dtype)}; {needed} is needed")
     return IdMap(parts, num_parts)

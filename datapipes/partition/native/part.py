@@ -150,15 +150,15 @@ class Part:
             check_int(_OPEN, "part", part, 0, manifest.identity.num_parts - 1)
             if wanted is not None and wanted != manifest.identity.fingerprint:
                 raise ValueError(
-                    f"{_OPEN}: {root} is a partition of the graph {manifest.identity.fingerprint}, wanted is one of "
-                    f"{shown(wanted)}. Open the partition of this graph, or partition it."
+                    f"{_OPEN}: {root} is a partition of the graph {manifest.identity.fingerprint}; fingerprint is that "
+                    f"of the graph {shown(wanted)}. Open a partition of that graph, or partition it."
                 )
             if book is None:
                 book = book_of(_OPEN, manifest, verify=verify)
             elif (theirs := partition_id_of(manifest.identity.fingerprint, book)) != manifest.identity.partition_id:
                 raise ValueError(
-                    f"{_OPEN}: {root} is the partition {manifest.identity.partition_id}, the book is of {theirs}; parts"
-                    " and book that disagree cannot be used together. Open the book of the same folder."
+                    f"{_OPEN}: {root} is the partition {manifest.identity.partition_id}, and the book is of the "
+                    f"partition {theirs}; both must be the same. Open the book of the same folder."
                 )
             arrays = read_part(_OPEN, manifest, part, book, verify=verify)
         return cls(manifest, part, book, arrays if mmap else in_memory(_OPEN, arrays))
@@ -392,7 +392,7 @@ class Part:
         """
         if (times is not None) != choice.of_times:
             have = "are drawn by time, but have no times" if times is None else "have times, but are not drawn by time"
-            raise ValueError(f"Part.draw: the rows {have}. Give both or none.")
+            raise ValueError(f"Part.draw: the rows {have}. Pass times and a choice by time, or neither.")
         reads, topology = choice.reads, self._topology
         if topology is None or not topology.is_valid:
             counts = {kind: (count, len(self.node_ids(kind))) for kind, count in self._num_nodes.items()}
@@ -411,7 +411,7 @@ class Part:
             )
         missing = [edge_types[number] for number in numbers if ends_of(edge_types[number])[1] not in ids]
         if missing:
-            raise ValueError(f"Part.draw: there are no ids for the draw of {shown(missing[0])}. Pass those of its end.")
+            raise ValueError(f"Part.draw: there are no ids for the draw of {shown(missing[0])}. Pass its destinations.")
         chosen = [None if reads is None else self.chosen("Part.draw", reads, draw[0]).argument() for draw in draws]
         try:
             indptr, neighbors, drawn_ids = _core.sample_hops(

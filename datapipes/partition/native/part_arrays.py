@@ -12,7 +12,7 @@ from torch import Tensor
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.rows import new_rows
 from datapipes.base.sizes import check_memory
-from datapipes.base.types import NodeType, ends_of
+from datapipes.base.types import NodeType, ends_of, of_type
 from datapipes.graph.arena import Place, attributes_of
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT, PART, read_folder
@@ -79,10 +79,13 @@ def read_part(where: str, manifest: Manifest, part: int, book: PartitionBook, *,
     fields, arrays = read_folder(where, manifest, name, PART, counts, verify=verify)
     with valid_header(where, manifest.root / name / PART.header):
         if fields.part != part:
-            raise ValueError(f"it is that of part {fields.part}, not of part {part}")
+            raise ValueError(f"it is the header of part {fields.part}; needed is that of part {part}")
         nodes, edges = fields.own.nodes, fields.own.edges
         if (len(nodes), len(edges)) != (len(identity.num_nodes), len(identity.num_edges)):
-            raise ValueError("own counts of other types")
+            raise ValueError(
+                f"own counts {len(nodes)} node types and {len(edges)} edge types; the partition has "
+                f"{len(identity.num_nodes)} and {len(identity.num_edges)}"
+            )
         _check_attributes(arrays, "node_attributes", nodes)
         _check_attributes(arrays, "edge_attributes", edges)
         for number, (node_type, num_nodes) in enumerate(identity.num_nodes.items()):
@@ -151,11 +154,11 @@ def _array(
     """
     values = arrays.get((kind, number, ""))
     if values is None:
-        raise ValueError(f"no {kind} of type {number}")
+        raise ValueError(f"it names no array {kind!r} for the type {number}")
     if values.ndim != 1 or count not in (None, values.shape[0]) or dtype not in (None, values.dtype):
         wanted = f"{'' if dtype is None else dtype_name(dtype)} [{'n' if count is None else count}]"
         raise ValueError(
-            f"{kind} of type {number} is {dtype_name(values.dtype)} {list(values.shape)}, allowed is {wanted}"
+            f"{kind!r} for the type {number} is {dtype_name(values.dtype)} {list(values.shape)}, but must be {wanted}"
         )
     return values
 
@@ -165,7 +168,7 @@ def _check_attributes(arrays: Mapping[Place, Tensor], kind: str, counts: Sequenc
     for count, attributes in zip(counts, attributes_of(arrays, kind, len(counts)), strict=True):
         for name, values in attributes.items():
             if values.ndim == 0 or values.shape[0] != count:
-                raise ValueError(f"{kind} {shown(name)} has the shape {list(values.shape)}, for {count} rows")
+                raise ValueError(f"{kind} {shown(name)} has the shape {list(values.shape)}, but must have {count} rows")
 
 
 def _check_nodes(
@@ -176,7 +179,10 @@ def _check_nodes(
         hot = _array(arrays, HOT[0], number, torch.int64, None)
         _array(arrays, HOT[1], number, torch.int64, hot.shape[0])
     if count > 0 and not 0 <= int(ids[0]) <= int(ids[-1]) < num_nodes:
-        raise ValueError(f"the nodes {int(ids[0])} to {int(ids[-1])} of {shown(node_type)}, which has {num_nodes}")
+        raise ValueError(
+            f"the node ids{of_type(node_type)} go from {int(ids[0])} to {int(ids[-1])}, but must ascend and be in "
+            f"[0, {num_nodes})"
+        )
 
 
 def _check_edges(arrays: Mapping[Place, Tensor], number: int, rows: int, count: int, index_dtype: torch.dtype) -> None:
@@ -187,7 +193,8 @@ def _check_edges(arrays: Mapping[Place, Tensor], number: int, rows: int, count: 
         _array(arrays, "source_times", number, None, count)
     if int(indptr[0]) != 0 or int(indptr[-1]) != count:
         raise ValueError(
-            f"indptr of type {number} goes from {int(indptr[0])} to {int(indptr[-1])}, not from 0 to {count}"
+            f"'indptr' for the type {number} goes from {int(indptr[0])} to {int(indptr[-1])}, but must go from 0 to "
+            f"{count}"
         )
 
 
@@ -195,15 +202,20 @@ def _check_owned(ids: Tensor, node_type: NodeType | None, book: PartitionBook, p
     """Raise ValueError unless the ids ascend, and are exactly the ids that the book gives to the part."""
     owners = book.nodes(node_type)
     if ids.shape[0] != owners.count_of(part):
-        raise ValueError(f"{ids.shape[0]} nodes of {shown(node_type)}; by the book it owns {owners.count_of(part)}")
+        raise ValueError(
+            f"part {part} has {ids.shape[0]} nodes{of_type(node_type)}, and the partition book gives it "
+            f"{owners.count_of(part)}"
+        )
     for begin in range(0, ids.shape[0], _CHECKED):
         some = ids[begin : begin + _CHECKED + 1]
         if bool((some[1:] <= some[:-1]).any()):
-            raise ValueError(f"node ids of {shown(node_type)} that do not ascend")
+            raise ValueError(f"the node ids{of_type(node_type)} do not ascend")
         if bool((owners.part_of(some) != part).any()):
-            raise ValueError(f"nodes of {shown(node_type)} that are another part's by the book")
+            raise ValueError(f"the partition book gives some of its nodes{of_type(node_type)} to another part")
 
 
 def _check_hot(ids: Tensor | None, node_type: NodeType | None, num_nodes: int) -> None:
     if ids is not None and ids.numel() > 0 and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
-        raise ValueError(f"hot nodes of {shown(node_type)} that are outside the graph, which has {num_nodes}")
+        raise ValueError(
+            f"some ids in 'hot_ids'{of_type(node_type)} are outside the graph; ids must be in [0, {num_nodes})"
+        )

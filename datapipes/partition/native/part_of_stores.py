@@ -75,15 +75,15 @@ def read_stores(graph: Any, features: Any, time_attr: str | None, tell: Tell) ->
             if num_rows > 0:
                 of = of_type((stores.edge_types if domain == "edge" else [*stores.num_nodes])[type_number])
                 raise ValueError(
-                    f"{WHERE}: part {stores.part} has {num_rows} {domain}s{of} and no {shown(name)} of them, which "
-                    "another part has. Put it, or remove it there."
+                    f"{WHERE}: part {stores.part} has {num_rows} {domain}s{of}, but no tensor {shown(name)} for them, "
+                    "as another part has. Put one into its store, or remove that of the other part."
                 )
             arrays[place] = torch.empty((0, *shape), dtype=dtype_from_name(WHERE, dtype))
         elif [dtype_name(arrays[place].dtype), [*arrays[place].shape[1:]]] != [dtype, shape]:
             raise ValueError(
                 f"{WHERE}: {domain} attribute {shown(name)} has rows of {dtype_name(arrays[place].dtype)} "
                 f"{[*arrays[place].shape[1:]]} in part {stores.part} and of {dtype} {shape} in another; all parts must "
-                "have the same. Convert one."
+                "have rows of one dtype and shape. Put such rows."
             )
     num_edges = {kind: sum(other["counts"][i] for other in everyone) for i, kind in enumerate(edges)}
     fingerprint = _hash(16, [facts["same"], [[other["counts"], other["edges"]] for other in everyone]])
@@ -288,7 +288,7 @@ class _Stores:
             if int(ascending[-1]) >= owners.num_ids or bool((owners.part_of(ids) != self.part).any()):
                 raise ValueError(
                     f"{WHERE}: edge_pb says that edges{text} of this part are another part's, or does not know them. "
-                    "Take both from one partition."
+                    "Take the edges and edge_pb from one partition."
                 )
 
     def _edge_times(self, kind: Any, ids: Tensor | None, col: Tensor) -> Tensor | None:
@@ -344,7 +344,7 @@ class _Stores:
             if ids is None or len(ids) != len(values):
                 raise ValueError(
                     f"{WHERE}: {shown((group, name))} has {len(values)} rows and "
-                    f"{'no' if ids is None else len(ids)} global ids; as many are needed. Call put_global_id."
+                    f"{'no' if ids is None else len(ids)} global ids; each row needs one. Call put_global_id."
                 )
             if torch.equal(ids.long(), own_ids):
                 yield name, values
@@ -387,7 +387,7 @@ def _rows(noun: str, ids: Tensor, wanted: Tensor) -> Tensor:
     if bool((rows < 0).any()):
         raise ValueError(
             f"{WHERE}: the part has the {noun} {int(wanted[rows < 0][0])}, and the feature store has no row of it. Put "
-            "the features of all its nodes and edges."
+            "the features of all nodes and edges of the part."
         )
     return rows
 

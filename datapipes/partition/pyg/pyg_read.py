@@ -104,8 +104,8 @@ class PygFolder:
         self._edge_offsets = offsets_of({kind: len(owners) for kind, owners in edges.items()})
         stated, offsets = self.meta.given.get("node_offset"), [*self._node_offsets.values()]
         if self.meta.is_hetero and stated not in (None, offsets):  # older PyG writes no node_offset
-            allowed = f"{shown(offsets)}, as the maps of nodes are long"
-            refuse(self.root / META, f"the node_offset {shown(stated)}", allowed)
+            needed = f"it must be {shown(offsets)}, which follows from the lengths of the node maps"
+            refuse(self.root / META, f"node_offset is {shown(stated)}", needed)
 
     @contextmanager
     def _same_folder(self) -> Iterator[None]:
@@ -160,7 +160,8 @@ class PygFolder:
             entries = self._by_type(path, self.meta.edge_types)
             for edge_type in self.meta.edge_types:
                 if edge_type not in entries:
-                    refuse(path, f"no edges of {shown(edge_type)}", "an entry for each edge type of META.json")
+                    needed = "there must be an entry for each edge type of META.json"
+                    refuse(path, f"there are no edges of {shown(edge_type)}", needed)
             return {kind: self._edges(path, part, kind, entries[kind]) for kind in self.meta.edge_types}
 
     def _edges(self, path: Path, part: int, edge_type: EdgeType | None, entry: Any) -> Edges:
@@ -169,20 +170,20 @@ class PygFolder:
         row, col, edge_id = (ids_in(path, f"{name}{of_kind}", fields[name]) for name in ("row", "col", "edge_id"))
         if not row.shape == col.shape == edge_id.shape:
             lengths = [len(row), len(col), len(edge_id)]
-            refuse(path, f"row, col and edge_id{of_kind} of {lengths} values", "one of each for an edge")
+            refuse(path, f"row, col and edge_id{of_kind} have {lengths} values", "the three numbers must be equal")
         src, dst = map(self.book.nodes, ends_of(edge_type))
         size = size_in(path, f"size{of_kind}", fields["size"], (src.num_ids, dst.num_ids))
         refuse_others(path, f"row{of_kind}", row, src.num_ids)
         refuse_others(path, f"col{of_kind}", col, dst.num_ids)
         if bool((dst.part_of(col) != part).any()):
-            allowed = f"those of part {part}: it may be another part's file"
-            refuse(path, f"edges{of_kind} to nodes of other parts", allowed)
+            needed = f"all must end at nodes of part {part}: this may be another part's file"
+            refuse(path, f"some edges{of_kind} end at nodes of other parts", needed)
         owners, offset = self.book.edges(edge_type), self._edge_offsets[edge_type]
         edge_id = edge_id - offset if offset else edge_id
         _refuse_other_ids(path, f"edge_id{of_kind}", edge_id, owners, part)
         if bool((col[1:] < col[:-1]).any()):
             if self.meta.is_sorted:
-                refuse(path, f"destinations{of_kind} that do not ascend", "ascending ones, as META.json says")
+                refuse(path, f"the destinations{of_kind} do not ascend", "META.json says that they are sorted")
             order = torch.argsort(col, stable=True)
             row, col, edge_id = row[order], col[order], edge_id[order]
         return Edges(row, col, edge_id, size)
@@ -198,7 +199,8 @@ class PygFolder:
             for node_type in self.meta.node_types:
                 count = self.book.nodes(node_type).count_of(part)
                 if node_type not in entries and count > 0:
-                    refuse(path, f"no nodes of {shown(node_type)}", f"the {count} that the map gives to part {part}")
+                    needed = f"the node map gives {count} to part {part}"
+                    refuse(path, f"there are no nodes of {shown(node_type)}", needed)
             return {
                 kind: self._nodes(path, part, kind, entries[kind]) for kind in self.meta.node_types if kind in entries
             }
@@ -209,7 +211,7 @@ class PygFolder:
         owners = self.book.nodes(node_type)
         ids = ids_in(path, f"global_id{of_kind}", fields["global_id"]) - self._node_offsets[node_type]
         if "id" in fields and not torch.equal(ids_in(path, f"id{of_kind}", fields["id"]), ids):
-            refuse(path, f"id and global_id{of_kind} that name different nodes", "the same nodes, counted in two ways")
+            refuse(path, f"id and global_id{of_kind} name different nodes", "both must name the same nodes")
         _refuse_other_ids(path, f"global_id{of_kind}", ids, owners, part)
         features = attributes_in(path, f"feats{of_kind}", fields["feats"], len(ids))
         return Features(ids, features, _times(path, TIME, of_kind, fields, features, owners.num_ids))
@@ -244,14 +246,15 @@ class PygFolder:
     def _by_type(self, path: Path, types: tuple[Any, ...]) -> dict[Any, Any]:
         """Return the content of a file of a part as {type: dict}; {None: dict} in a graph without types.
 
-        Refuse types that are not in `types`, those of META.json.
+        `types` has the node types or the edge types that META.json names. Raise ValueError if the file has another
+        type, or an entry that is no dict.
         """
         content = dict_in(path, "the file", load_plain(path))
         if not self.meta.is_hetero:
             return {None: content}
         for key, value in content.items():
             if key not in types:
-                refuse(path, f"the type {said(key)}", f"those of META.json, {shown(list(types))}")
+                refuse(path, f"found the type {said(key)}", f"allowed are those of META.json, {shown(list(types))}")
             dict_in(path, f"the entry of {said(key)}", value)
         return content
 
@@ -274,7 +277,7 @@ def _times(
     if fields.get(name) is None:
         return {}
     if name in features:
-        refuse(path, f"{name!r}{of_kind} beside feats[{name!r}]", "one of the two")
+        refuse(path, f"found both {name!r}{of_kind} and feats[{name!r}]", "only one of the two may be there")
     return {name: tensor_in(path, f"{name}{of_kind}", fields[name], count)}
 
 
@@ -285,7 +288,8 @@ def _refuse_other_ids(path: Path, name: str, ids: Tensor, owners: IdMap, part: i
     seen = torch.zeros_like(is_own)
     seen[ids] = True
     if len(ids) != int(is_own.sum()) or not torch.equal(seen, is_own):
-        refuse(path, f"{len(ids)} ids in {name}", f"the {int(is_own.sum())} that the map gives to part {part}")
+        needed = f"the map gives {int(is_own.sum())} ids to part {part}, and each must be there once"
+        refuse(path, f"the {len(ids)} ids in {name} are not those of part {part}", needed)
 
 
 MOST_BYTES = 2**21  # of META.json

@@ -182,9 +182,9 @@ def said(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def refuse(path: Path, found: str, allowed: str) -> NoReturn:
-    """Raise a ValueError that names the file, what was found and what is allowed."""
-    raise ValueError(f"partition: {path} has {found}; allowed: {allowed}. Write the partition again.")
+def refuse(path: Path, found: str, needed: str) -> NoReturn:
+    """Raise a ValueError that names the file, what was found and what is needed; both are clauses."""
+    raise ValueError(f"partition: {path}: {found}; {needed}. Write the partition again.")
 
 
 def dict_in(
@@ -196,14 +196,14 @@ def dict_in(
     value.
     """
     if not isinstance(value, dict):
-        refuse(path, f"{type(value).__name__} for {name}", "a dict")
+        refuse(path, f"found {type(value).__name__} for {name}", "a dict is needed")
     lacking = sorted(needed - value.keys())
     if lacking:
-        refuse(path, f"no {lacking[0]!r} in {name}", f"a dict with {sorted(needed)}")
+        refuse(path, f"{name}: the key {lacking[0]!r} is missing", f"needed are the keys {sorted(needed)}")
     if optional is not None:
         for key in value:
             if not isinstance(key, str) or key not in needed | optional:
-                refuse(path, f"the key {said(key)} in {name}", f"{sorted(needed | optional)}")
+                refuse(path, f"{name}: found the key {said(key)}", f"allowed are the keys {sorted(needed | optional)}")
     return value
 
 
@@ -211,7 +211,8 @@ def ids_in(path: Path, name: str, value: Any) -> Tensor:
     """Check that `value` is a contiguous int64 tensor [n], and return it; else raise ValueError."""
     ids = _plain(path, name, value)
     if ids.dtype != torch.int64 or ids.ndim != 1 or not ids.is_contiguous():
-        refuse(path, f"{dtype_name(ids.dtype)} {list(ids.shape)} for {name}", "int64 [n]")
+        found = f"the tensor {name} has the dtype {dtype_name(ids.dtype)} and the shape {list(ids.shape)}"
+        refuse(path, found, "it must be int64 [n], contiguous")
     return ids
 
 
@@ -219,7 +220,7 @@ def tensor_in(path: Path, name: str, value: Any, count: int) -> Tensor:
     """Check that `value` is a tensor [count, ...], and return it; else raise ValueError."""
     tensor = _plain(path, name, value)
     if tensor.ndim == 0 or tensor.shape[0] != count:
-        refuse(path, f"a tensor {list(tensor.shape)} for {name}", f"one of {count} rows")
+        refuse(path, f"the tensor {name} has the shape {list(tensor.shape)}", f"it must have {count} rows")
     return tensor
 
 
@@ -231,7 +232,7 @@ def attributes_in(path: Path, name: str, value: Any, count: int) -> dict[str, Te
     entries = dict_in(path, name, value)
     for key in entries:
         if not isinstance(key, str):
-            refuse(path, f"the name {said(key)} in {name}", "a text")
+            refuse(path, f"{name}: found the name {said(key)}", "each name must be a text")
     there = {key: values for key, values in entries.items() if values is not None}
     return {key: tensor_in(path, f"{name}[{shown(key)}]", values, count) for key, values in there.items()}
 
@@ -243,7 +244,7 @@ def size_in(path: Path, name: str, value: Any, expected: tuple[int, int]) -> tup
     """
     is_pair = isinstance(value, (tuple, list)) and [type(number) for number in value] == [int, int]
     if not is_pair or tuple(value) != expected:
-        refuse(path, f"{said(value)} for {name}", f"{expected}, as the maps of nodes are long")
+        refuse(path, f"{name} is {said(value)}", f"it must be {expected}, the lengths of the node maps")
     return expected
 
 
@@ -253,14 +254,15 @@ def refuse_others(path: Path, name: str, values: Tensor, count: int) -> None:
         return
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= count:
-        refuse(path, f"{low if low < 0 else high} in {name}", f"[0, {count})")
+        refuse(path, f"{name} has the value {low if low < 0 else high}", f"values must be in [0, {count})")
 
 
 def _plain(path: Path, name: str, value: Any) -> Tensor:
     if isinstance(value, OtherTensor):
-        refuse(path, f"{value.text} for {name}", "a dense one in host memory")
+        refuse(path, f"{name} is {value.text}", "a dense tensor in host memory is needed")
     if not isinstance(value, Tensor):
-        refuse(path, f"{type(value).__name__} for {name}", "a tensor")
+        refuse(path, f"found {type(value).__name__} for {name}", "a tensor is needed")
     if value.dtype not in _DTYPES:
-        refuse(path, f"{dtype_name(value.dtype)} for {name}", "numbers of 8 to 128 bits, or bool")
+        found = f"the tensor {name} has the dtype {dtype_name(value.dtype)}"
+        refuse(path, found, "allowed are numbers of 8 to 128 bits, and bool")
     return value

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, check_int, check_within, shown
+from datapipes.base.checks import as_tensor, check_edge_index, check_index_tensor, check_int, check_within
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
@@ -154,7 +154,8 @@ class LocalGraphStore(StoreOfPart):
             edge_index = as_tensor(_NAME, "edge_index", edge_index)
         if len(edge_index) != 2:
             raise ValueError(
-                f"{_NAME}: edge_index must be [2, num_edges], or a pair, got {shown(edge_index)}. Pass both."
+                f"{_NAME}: edge_index must be [2, num_edges], or a pair of tensors, got {len(edge_index)} rows. Pass "
+                "sources and destinations."
             )
         rows = [check_index_tensor(_NAME, "edge_index", ends) for ends in edge_index]
         if edge_attr.layout.value == EdgeLayout.COO.value and rows[0].shape != rows[1].shape:
@@ -251,8 +252,8 @@ class LocalGraphStore(StoreOfPart):
         elif bool(descends.any()):
             place = int(descends.nonzero()[0])
             raise ValueError(
-                f"{_NAME}: is_sorted is True, but the destination {int(destinations[place + 1])} comes after "
-                f"{int(destinations[place])}; they must ascend then. Sort the edges, or pass is_sorted=False."
+                f"{_NAME}: is_sorted is True, so destinations must ascend, but {int(destinations[place + 1])} comes "
+                f"after {int(destinations[place])}. Sort the edges, or pass is_sorted=False."
             )
         attr = self._attr(edge_type, size)
         self.put_edge_index(edge_index, attr)

@@ -99,16 +99,17 @@ class EdgeAttr(_Castable):
             self.layout = EdgeLayout(check_choice("EdgeAttr", "layout", self.layout, names))
         if self.layout is EdgeLayout.CSR and self.is_sorted:
             raise ValueError(
-                "EdgeAttr: is_sorted must be False for the layout 'csr', which ascends by source. Leave it."
+                "EdgeAttr: is_sorted must be False for the layout 'csr', which ascends by source. Leave is_sorted out."
             )
         self.is_sorted = self.is_sorted or self.layout is EdgeLayout.CSC
 
 
 def no_such(where: str, noun: str, value: Any, stored: Any) -> KeyError:
     """Return the KeyError for a name that a store does not have. `noun` says what it names; `stored` has all names."""
-    return KeyError(
-        f"{where}: no {noun} {shown(value)}; the store has {shown(list(stored))}. Use one of these, or put it."
+    there = (
+        f"the store has {shown(list(stored))}. Use one of these, or put it" if stored else "the store has none. Put it"
     )
+    return KeyError(f"{where}: no {noun} {shown(value)}; {there}.")
 
 
 def choose_layout(where: str, root: str | Path, preferred: Sequence[str]) -> str:
@@ -306,7 +307,7 @@ class TensorStore(StoreOfPart):
     def _put_tensor(self, tensor: Any, attr: Any) -> bool:
         if attr.index is not None:
             raise ValueError(
-                f"{_FEATURES}: found an index for a tensor that is put; only whole ones are. Leave the index out."
+                f"{_FEATURES}: found an index for a tensor to put; a tensor is put whole. Leave the index out."
             )
         values = as_tensor(_FEATURES, shown(self.key(attr)), tensor)
         if values.ndim == 0:
@@ -356,10 +357,10 @@ class TensorStore(StoreOfPart):
         else:
             known_ids = self._ids.get(key[0])
             if known_ids is None or known_ids.shape[0] != tensor.shape[0]:
-                count = "none" if known_ids is None else str(known_ids.shape[0])
+                count = "no" if known_ids is None else str(known_ids.shape[0])
                 raise ValueError(
-                    f"{_LOOKED_UP}: {shown(key)} has {tensor.shape[0]} rows, and its group {count} global ids; as many "
-                    "are needed. Call put_global_id."
+                    f"{_LOOKED_UP}: {shown(key)} has {tensor.shape[0]} rows, and its group has {count} global ids; "
+                    "each row needs one. Call put_global_id."
                 )
             rows = self._rows_of_group(key[0]).rows(ids)
         if bool((missing := rows < 0).any()):

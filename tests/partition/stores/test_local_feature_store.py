@@ -436,7 +436,7 @@ def test_global_ids_in_any_order_find_their_rows(ids):
     assert store.remove_global_id("paper")
     assert not store.remove_global_id("paper")
     assert store.get_global_id("paper") is None
-    with pytest.raises(ValueError, match=r"\('paper', 'x'\) has 4 rows, and its group none global ids"):
+    with pytest.raises(ValueError, match=r"\('paper', 'x'\) has 4 rows, and its group has no global ids"):
         store.get_tensor_from_global_id("paper", "x", torch.tensor([5]))
 
 

@@ -105,7 +105,9 @@ def read_gephi(path: Path) -> Dataset:
         kinds = {str(kind).lower() for kind in tables["edges"][names["type"]].to_pylist()}
         if len(kinds) > 1:
             fault = f"edges of the types {sorted(kinds)}"
-            raise DatasetFormatError.of(files["edges"].name, fault, "one type", "Export them apart.")
+            raise DatasetFormatError.of(
+                files["edges"].name, fault, "one type", "Export each type to a file of its own."
+            )
         if kinds == {"undirected"}:
             turned = {source: target, target: source}
             others = tables["edges"].rename_columns([turned.get(name, name) for name in tables["edges"].column_names])
@@ -155,9 +157,10 @@ def read_graph_export(path: Path) -> Dataset:
         texts = content[key.group(0)].combine_chunks()
         labels = [str(label or stem) for label in _cells(content, ":LABEL")]
         before = ids.setdefault(space, Ids()).count
-        if (ids[space].number([texts], add=True)[0] != np.arange(before, before + len(texts))).any():
-            fault = f"an id twice in the column {key.group(0)!r}"
-            raise DatasetFormatError.of(file.name, fault, "each id of a space once", "Remove one of the nodes.")
+        is_again = ids[space].number([texts], add=True)[0] != np.arange(before, before + len(texts))
+        if is_again.any():
+            fault = f"the id {shown(texts[int(is_again.argmax())].as_py())} again in the column {key.group(0)!r}"
+            raise DatasetFormatError.of(file.name, fault, "each id once in its ID space", "Remove one of the nodes.")
         labels_of.setdefault(space, []).extend(labels)
         plain = _plain(content, [key.group(0), ":LABEL"]).append_column(_KEY, texts)
         for label, rows in _grouped(labels).items():
@@ -199,8 +202,8 @@ def _ends(
     match = next(match for name in content.column_names if (match := pattern.fullmatch(name)))
     space = match.group(1) or ""
     if space not in ids:
-        fault = f"the ids of {match.group(0)!r}"
-        raise DatasetFormatError.of(file.name, fault, f"those of a file of nodes, {[*ids]}", "Add the file of nodes.")
+        fault, expected = f"the ID space of {match.group(0)!r}", f"one that a file of nodes has, {[*ids]}"
+        raise DatasetFormatError.of(file.name, fault, expected, "Add the file of these nodes.")
     texts = content[match.group(0)].combine_chunks()
     labels = [*labels_of[space], ""]  # the last for an id of no node
     return _Ends(match.group(0), texts, [labels[number] for number in ids[space].number([texts], add=False)[0]])

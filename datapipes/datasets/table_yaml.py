@@ -32,7 +32,9 @@ def read_table_yaml(path: Path, folder: Path | None = None) -> Dataset:
         The errors of from_tables.
     """
     with format_errors(path.name):
-        content = without_nulls(parse_yaml(content_of(path, _MOST_BYTES)))
+        text = content_of(path, _MOST_BYTES)
+    with format_errors(path.name, "Correct the file."):
+        content = without_nulls(parse_yaml(text))
         allowed = [name for name in _ARGUMENTS if name not in _NOT_HERE]
         if not isinstance(content, dict) or not {"tables"} <= content.keys() <= {*allowed}:
             found = [*content] if isinstance(content, dict) else content

@@ -110,7 +110,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         warnings.simplefilter("ignore")  # each loader would warn again that seeds are among the edges
         made = Made.of(setting)  # before anything else reads the mapped files
         if made.counts["edges"] == 0:
-            raise ValueError("the seeds have no in-edges, so nothing is sampled. Give other fanouts, or other seeds.")
+            raise ValueError(
+                "no in-edges were sampled: the seeds have none, or all --fanouts are 0. Give other --fanouts, or a "
+                "graph whose seeds have in-edges."
+            )
         settings = measuring.variants(setting, None if isinstance(data, Dataset) else path, left)
         rates = measuring.kernels(settings, made, arguments.seconds, progress, left)
         sides = _loaders(

@@ -65,10 +65,14 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Build the graph or the data set, and return its description as (text, JSON values)."""
     given = {name: value for name in _OF_EDGES if (value := getattr(arguments, name))}
     if arguments.tables is None and not {"edges", "nodes"} <= given.keys():
-        raise WrongUsage("a graph needs --edges and --nodes, a data set --tables. Give both, or --tables.")
+        raise WrongUsage(
+            "a graph needs --edges and --nodes, a data set --tables. Give --edges and --nodes, or --tables."
+        )
     if arguments.tables is not None and given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise WrongUsage(f"{names}: only for a graph of edges; found --tables beside it. Leave one out.")
+        raise WrongUsage(
+            f"{names}: only for a graph, but --tables makes a data set. Leave out either --tables or {names}."
+        )
     with hidden() if arguments.quiet else contextlib.nullcontext():
         return _build_tables(arguments) if arguments.tables is not None else _build_edges(arguments, given)
 

@@ -1,4 +1,6 @@
-"""What the commands share: declaration, completion with Tab, wrong usage, progress, and errors that name options."""
+"""Helpers for all commands: add a command, complete words with Tab, raise WrongUsage for wrong arguments, show
+progress, and replace names of Python arguments in error texts by command-line options.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def add_command(commands: Commands, name: str, run: Run, description: str, *, pr
 def check_output(option: str, path: Path | None) -> None:
     """Raise WrongUsage if no file can be written at `path`. None is allowed: there is no file to write."""
     if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
-        raise WrongUsage(f"{option}: {path} cannot be written: it must be a file in an existing folder. Name one.")
+        raise WrongUsage(
+            f"{option}: {path} cannot be written: it must be a file in an existing folder, and writable. Name one."
+        )
 
 
 def add_completion(commands: Commands) -> None:

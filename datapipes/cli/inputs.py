@@ -62,14 +62,17 @@ def _refuse_partition(path: Path) -> None:
         )
     if folder.parent != folder and layout_of(folder.parent):
         folder_text = "the folder of a part" if re.fullmatch("part_?[0-9]+", folder.name) else "a folder"
-        raise WrongUsage(f"{path} is {folder_text} of the partition {folder.parent}. `datapipes inspect` reads that.")
+        raise WrongUsage(
+            f"{path} is {folder_text} of the partition {folder.parent}; alone it is no input. Run `datapipes inspect "
+            f"{folder.parent}` to describe the partition. Other commands need the graph or data set it was made from."
+        )
 
 
 def refuse_options(path: Path, content: str, arguments: argparse.Namespace) -> None:
     """Raise WrongUsage if an option of data sets was given, although `path` is none: it holds `content`."""
     if options := _options(arguments):
-        names = [f"--{name.replace('_', '-')}" for name in options]
-        raise WrongUsage(f"{', '.join(names)}: only for data sets; {path} holds {content}. Leave them out.")
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        raise WrongUsage(f"{names}: only for data sets; {path} holds {content}. Leave out {names}.")
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -309,10 +309,12 @@ def _receiver(channel: ShmChannel) -> Iterator[Callable[[dict[str, torch.Tensor]
         for _ in range(count):
             channel.send(message, ANSWER_S)
         if not child.pipe.poll(ANSWER_S):
-            raise TimeoutError(f"the receiving process has not answered within {ANSWER_S:.0f} s. Run it again.")
+            raise TimeoutError(
+                f"the receiving process has not answered within {ANSWER_S:.0f} s. Run the command again."
+            )
         with contextlib.suppress(EOFError):
             return int(child.pipe.recv())
-        raise RuntimeError("the receiving process has ended; what it wrote above says why. Run it again.")
+        raise RuntimeError("the receiving process has ended; its messages above say why. Run the command again.")
 
     try:
         exchange({}, 0)  # from here on the channel reports the death of the process

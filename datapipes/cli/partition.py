@@ -125,12 +125,12 @@ def _check_picture(path: Path, num_parts: int, out: Path) -> None:
         ImportError: matplotlib is not installed.
     """
     if num_parts > MOST_MATRIX_PARTS:
-        raise WrongUsage(f"--png shows up to {MOST_MATRIX_PARTS} parts, --parts is {num_parts}. Leave it out.")
+        raise WrongUsage(f"--png shows up to {MOST_MATRIX_PARTS} parts, --parts is {num_parts}. Leave --png out.")
     check_output("--png", path)
     picture, folder = Path(os.path.realpath(path)), Path(os.path.realpath(out))
     if folder in (picture, *picture.parents) or picture in folder.parents:
         raise WrongUsage(
-            f"--png: {path} is in the place of the partition {out}, which may hold nothing else. Name a file elsewhere."
+            f"--png: {path} is in the folder of the partition {out}, which may hold nothing else. Name another file."
         )
     if path.suffix.lower() != ".png":
         raise WrongUsage(f"--png: {path} must end in .png; no other kind of picture is made. Name a .png file.")

@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             print(f"ready {server.start()}", flush=True)
             while not stop.wait(LOOK_S):  # a bounded wait: a signal that another thread takes does not end it
                 if server.failure is not None:
-                    raise RuntimeError(f"a guard of the server has died: {server.failure!r}. Start it again.")
+                    raise RuntimeError(f"a thread of the server has died: {server.failure!r}. Start the server again.")
         except BaseException:
             server.stop(0.0)
             raise

@@ -189,14 +189,16 @@ class _Nodes:
     def _add_table(self, node_type: Any, name: str, table: TableFiles) -> None:
         ids = [column for column in _IDS if column in table.names]
         if len(ids) > 1:
-            raise ValueError(f"found the columns {ids}; expected one of ids. Rename the others, or leave them out.")
+            raise ValueError(
+                f"found the columns {ids}; expected one column of ids. Rename the others, or leave them out."
+            )
         if ids:
             table.sort_by(ids[0])
             self.id_columns[name] = ids[0]
         items = _items_of(table)
         if items and self._items.setdefault(node_type, items) is not items:
             where = f"{of_type(node_type)} in two tables"
-            raise ValueError(f"found labels or sets{where}; expected them in one. Join the tables.")
+            raise ValueError(f"found labels, masks or a split{where}; expected all in one table. Join the tables.")
 
     def tasks(self) -> list[Task]:
         """Return [task], made from the labels and the split of all node types; [] if no table has any."""
@@ -237,14 +239,21 @@ def _places_of(table: TableFiles) -> dict[str, Tensor]:
         allowed = ["", *(word for group in SPLITS.values() for word in group)]
         if not np.isin(words, allowed).all():
             wrong = words[~np.isin(words, allowed)][0]
-            raise ValueError(f"found {shown(str(wrong))} in the column 'split'; expected {allowed[1:]} or nothing.")
+            raise ValueError(
+                f"found {shown(str(wrong))} in the column 'split'; expected {allowed[1:]} or nothing. Correct it."
+            )
         return {name: torch.from_numpy(np.isin(words, group)) for name, group in SPLITS.items()}
     if _SPLIT in table.names:
-        raise ValueError(f"found the columns 'split' and {[*masks.values()]}; expected one or the other. Remove one.")
+        raise ValueError(
+            f"found the column 'split' beside {[*masks.values()]}; expected one of both. Remove 'split' or the masks."
+        )
     places = dict.fromkeys(SETS, nowhere)
     for name, mask in masks.items():
         values = table.numbers(mask, missing=0).numpy()
-        if not np.isin(values, (0, 1)).all():
-            raise ValueError(f"found other numbers than 0 and 1 in the column {mask!r}. Rename it if it is no mask.")
+        wrong = values[~np.isin(values, (0, 1))]
+        if len(wrong):
+            raise ValueError(
+                f"found {wrong[0]} in the mask {mask!r}; expected 0 or 1. Rename the column if it is no mask."
+            )
         places[name] = torch.from_numpy(values.astype(bool))
     return places

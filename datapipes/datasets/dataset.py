@@ -318,9 +318,10 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
         for name, mask in MASKS.items():
             seeds = attributes.pop(mask, torch.zeros(labels[kind].shape[0], dtype=torch.bool))
             if seeds.dtype != torch.bool or seeds.ndim != 1:
+                one_mask = f"{mask}[:, 0]" if seeds.ndim > 1 else mask
                 raise ValueError(
                     f"{_FROM_PYG}: {mask}{of_type(kind)} is {dtype_name(seeds.dtype)} {list(seeds.shape)}, must be "
-                    f"bool [num_nodes]. Choose one mask of several, such as {mask}[:, 0]."
+                    f"bool [num_nodes]. Set it to one mask of this dtype, such as {one_mask}.bool()."
                 )
             sets[name][kind] = ItemSet((seeds, labels[kind]))
     if not labels:
@@ -332,8 +333,8 @@ def _fields_of_pyg(data: Any) -> dict[str, Any]:
     are_values = {rows.is_floating_point() for rows in labels.values()}
     if len(are_values) > 1:
         raise ValueError(
-            f"{_FROM_PYG}: y of {sorted(labels)} has integers of one type and floats of another; a data set has one "
-            "task, with classes or with values. Convert y of one, or leave out its train_mask."
+            f"{_FROM_PYG}: y of {sorted(labels)} has integers for one node type and floats for another; a data set has "
+            "one task, with classes or with values. Convert y of one, or leave out its train_mask."
         )
     num_classes = 0 if True in are_values else max(int(rows.max()) + 1 if len(rows) else 0 for rows in labels.values())
     parts = {name: one_set(by_type) for name, by_type in sets.items()}

@@ -131,8 +131,9 @@ def _columns_of(path: Path, delimiter: str, columns: Sequence[str] | None) -> tu
     if {*_ENDS} <= {*cells} <= {*_COLUMNS}:
         if said not in (None, cells):
             fault = f"the names {shown([*cells])} above the numbers"
-            by = "columns" if columns is not None else "the name of a file that SNAP has published"
-            raise DatasetFormatError.of(path.name, fault, f"{said}, as {by} says", "Correct one of the two.")
+            by = "in columns" if columns is not None else "in the file of this name from SNAP"
+            remedy = "Correct the names." if columns is not None else "Correct the names, or rename the file."
+            raise DatasetFormatError.of(path.name, fault, f"{said}, as {by}", remedy)
         return check_columns(cells)
     if said is not None:
         return said

@@ -61,7 +61,7 @@ def edges_by_columns(path: Path, columns: Mapping[str, str]) -> Dataset:
         table = TableFiles(path.name, path).content
         place = table.column_names.index(columns["rating"]) if columns["rating"] in table.column_names else -1
         if place >= 0 and not str(table.schema.types[place]).startswith("string"):
-            with format_errors(f"{path.name}, the rating {columns['rating']!r}"):
+            with format_errors(f"{path.name}, the rating {columns['rating']!r}", "Name a column of numbers."):
                 table = table.set_column(place, columns["rating"], table.column(place).cast("float64"))
     return from_pandas(
         table,
@@ -108,7 +108,9 @@ def read_gephi(path: Path) -> Dataset:
         kinds = {str(kind).lower() for kind in tables["edges"][names["type"]].to_pylist()}
         if len(kinds) > 1:
             fault = f"edges of the types {sorted(kinds)}"
-            raise DatasetFormatError.of(files["edges"].name, fault, "one type", "Export them apart.")
+            raise DatasetFormatError.of(
+                files["edges"].name, fault, "one type", "Export each type to a file of its own."
+            )
         if kinds == {"undirected"}:
             turned = {source: target, target: source}
             others = tables["edges"].rename_columns([turned.get(name, name) for name in tables["edges"].column_names])
@@ -158,9 +160,12 @@ def read_graph_export(path: Path) -> Dataset:
         texts = content[key.group(0)].combine_chunks()
         labels = [str(label or stem) for label in _cells(content, ":LABEL")]
         before = ids.setdefault(space, Ids()).count
-        if (ids[space].number([texts], add=True)[0] != np.arange(before, before + len(texts))).any():
-            fault = f"{'an empty cell' if texts.null_count else 'an id twice'} in the column {key.group(0)!r}"
-            raise DatasetFormatError.of(file.name, fault, "each id of a space once", "Correct the nodes.")
+        is_again = ids[space].number([texts], add=True)[0] != np.arange(before, before + len(texts))
+        if is_again.any():
+            cell = texts[int(is_again.argmax())].as_py()
+            fault = "an empty cell" if cell is None else f"the id {shown(cell)} again"
+            fault += f" in the column {key.group(0)!r}"
+            raise DatasetFormatError.of(file.name, fault, "each id once in its ID space", "Correct the nodes.")
         labels_of.setdefault(space, []).extend(labels)
         plain = _plain(content, [key.group(0), ":LABEL"]).append_column(_KEY, texts)
         for label, rows in _grouped(labels).items():
@@ -191,7 +196,7 @@ def read_graph_export(path: Path) -> Dataset:
 
 def _joined(name: str, parts: Sequence[Any]) -> Any:
     """Return the rows of several files as one table."""
-    with format_errors(f"the columns of {name!r}"):
+    with format_errors(f"the columns of {name!r}", "Give a column one type in all files."):
         return needed("pyarrow", "ondisk", name).concat_tables(parts, promote_options="permissive")
 
 
@@ -209,8 +214,8 @@ def _ends(
     match = next(match for name in content.column_names if (match := pattern.fullmatch(name)))
     space = match.group(1) or ""
     if space not in ids:
-        fault = f"the ids of {match.group(0)!r}"
-        raise DatasetFormatError.of(file.name, fault, f"those of a file of nodes, {[*ids]}", "Add the file of nodes.")
+        fault, expected = f"the ID space of {match.group(0)!r}", f"one that a file of nodes has, {[*ids]}"
+        raise DatasetFormatError.of(file.name, fault, expected, "Add the file of these nodes.")
     texts = content[match.group(0)].combine_chunks()
     labels = [*labels_of[space], ""]  # the last for an id of no node
     return _Ends(match.group(0), texts, [labels[number] for number in ids[space].number([texts], add=False)[0]])

@@ -25,6 +25,7 @@ import numpy as np
 
 from datapipes.base.sizes import check_memory
 from datapipes.datasets.raw import (
+    RIGHT_FILE,
     DatasetFormatError,
     RawDataset,
     as_float32,
@@ -120,7 +121,7 @@ class NpzArrays:
             raise DatasetFormatError.of(file, "two arrays of one name", "each name once")
         total = sum(member.file_size for member in members)
         if total > MAX_FILE_BYTES:
-            raise DatasetFormatError.of(file, f"{total} bytes when unpacked", f"at most {MAX_FILE_BYTES}")
+            raise DatasetFormatError.of(file, f"{total} bytes when unpacked", f"at most {MAX_FILE_BYTES}", RIGHT_FILE)
 
     @property
     def keys(self) -> set[str]:
@@ -149,7 +150,8 @@ class NpzArrays:
         array = self.get(key)
         if array.dtype.kind not in kinds or array.ndim != num_dimensions:
             words = {"b": "bool", "i": "int", "u": "unsigned int", "f": "float", "U": "text"}
-            allowed = f"{num_dimensions} dimensions of {' or '.join(words[kind] for kind in kinds)}"
+            names = " or ".join(", ".join(words[kind] for kind in kinds).rsplit(", ", 1))
+            allowed = f"{names} with {num_dimensions} dimension(s)"
             raise DatasetFormatError.of(self.file, f"array {key!r} of {array.dtype}{list(array.shape)}", allowed)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             fault = f"array {key!r} with infinite or missing numbers"

@@ -76,7 +76,8 @@ def read_ogb(folder: Path, *, inverse_relations: bool | None = None) -> RawHeter
     is_hetero = (raw / "triplet-type-list.csv.gz").exists()
     if settings.is_hetero is not None and settings.is_hetero != is_hetero:
         fault = f"'is hetero' {settings.is_hetero}"
-        raise DatasetFormatError.of(MASTER, fault, f"{is_hetero}, as the files in {raw} are")
+        why = f"since {raw} has {'a' if is_hetero else 'no'} triplet-type-list.csv.gz"
+        raise DatasetFormatError.of(MASTER, fault, f"{is_hetero}, {why}")
     inverse = settings.add_inverse_edge if inverse_relations is None else inverse_relations
     num_nodes, edges, node_features, edge_features = read_graph(raw, settings, has_types=is_hetero)
     split_folder = _split_folder(folder / "split", settings.split)
@@ -147,8 +148,12 @@ def _read_node_split(raw: Path, folder: Path, num_nodes: dict[Any, int], num_cla
         split is (train, validation, test), each {node type: items}.
     """
     types = [None] if None in num_nodes else _named_types(raw / "nodetype-has-label.csv.gz", num_nodes)
-    if None not in num_nodes and types != _named_types(folder / "nodetype-has-split.csv.gz", num_nodes):
-        raise DatasetFormatError.of("nodetype-has-split.csv.gz", "other types", f"those with labels, {types}")
+    split_types = types if None in num_nodes else _named_types(folder / "nodetype-has-split.csv.gz", num_nodes)
+    if split_types != types:
+        expected = f"a split for the types with labels in nodetype-has-label.csv.gz, {shown(types)}"
+        remedy = "Fetch both files again from where they were published."
+        fault = f"a split for the types {shown(split_types)}"
+        raise DatasetFormatError.of("nodetype-has-split.csv.gz", fault, expected, remedy)
     split: _Split = ({}, {}, {})
     most = 0
     for of_type in types:
@@ -172,7 +177,7 @@ def _named_types(path: Path, num_nodes: dict[Any, int]) -> list[str]:
     row = read_row(path)
     types = sorted(node_type for node_type, text in row.items() if text == "True")
     if not types or not set(row.values()) <= {"True", "False"} or not row.keys() <= num_nodes.keys():
-        fault, allowed = shown(row), f"True or False for types among {shown(sorted(num_nodes))}, True for one"
+        fault, allowed = shown(row), f"True or False for types among {shown(sorted(num_nodes))}, True for at least one"
         raise DatasetFormatError.of(path.name, fault, allowed)
     return types
 
@@ -260,14 +265,16 @@ def _read_part(
     count = len(relations)
     for key in ("head_type", "tail_type"):
         if not isinstance(table[key], list) or len(table[key]) != count:
-            raise DatasetFormatError.of(path.name, f"another {key!r}", f"a text for each of {count} triples")
+            raise DatasetFormatError.of(
+                path.name, f"{key!r} of another kind or length", f"a text for each of {count} triples"
+            )
     places: dict[tuple[str, int, str], list[int]] = {}
     for place, kind in enumerate(zip(table["head_type"], relations.tolist(), table["tail_type"], strict=True)):
         places.setdefault(kind, []).append(place)
     unknown = places.keys() - numbers.keys()
     if unknown:
         fault, allowed = shown(min(unknown)), shown(sorted(numbers))
-        raise DatasetFormatError.of(path.name, f"triples of {fault}", f"a type, a relation and a type among {allowed}")
+        raise DatasetFormatError.of(path.name, f"the head type, relation and tail type {fault}", f"one of {allowed}")
     columns = {
         name: checked_ids(path.name, repr(name), table[name], (count,) if name in _KEYS else (count, None), 2**62)
         for name in ("head", "tail", *needed[len(_KEYS) :])

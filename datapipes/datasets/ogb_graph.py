@@ -75,7 +75,9 @@ def read_graph(
     for files, features in ((settings.node_files, node_features), (settings.edge_files, edge_features)):
         missing = {file.partition("_")[2] for file in files or ()} - {name for _, name in features}
         if missing:
-            raise FileNotFoundError(f"datasets.open: {raw} has no file for {sorted(missing)}, which {MASTER} names.")
+            raise FileNotFoundError(
+                f"datasets.open: {raw} has no file for {sorted(missing)}, which {MASTER} names. Fetch it."
+            )
     return num_nodes, edges, node_features, edge_features
 
 
@@ -84,7 +86,7 @@ def _read_counts(path: Path) -> dict[Any, int]:
     for node_type, text in read_row(path).items():
         if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= MAX_NODES):
             fault = f"{shown(text[:80])} nodes of {shown(node_type)}"
-            raise DatasetFormatError.of(path.name, fault, f"a number up to {MAX_NODES}")
+            raise DatasetFormatError.of(path.name, fault, f"a number from 0 to {MAX_NODES}")
         num_nodes[node_type] = int(text)
     return num_nodes
 
@@ -110,7 +112,9 @@ def check_name(file: str, name: str) -> None:
     """Refuse a name that cannot be a single part of a path, since names become names of folders."""
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > 100:
         fault = f"the type {shown(name[:200])}"
-        raise DatasetFormatError.of(file, fault, "a name that may be part of a path", "Do not trust these files.")
+        raise DatasetFormatError.of(
+            file, fault, "a name that a folder can have, up to 100 characters without /", "Do not trust these files."
+        )
 
 
 def read_row(path: Path) -> dict[str, str]:
@@ -121,7 +125,9 @@ def read_row(path: Path) -> dict[str, str]:
         if len(lines) > 2:
             break
     if len(lines) != 2 or len(lines[0]) != len(lines[1]) or not len(set(lines[0])) == len(lines[0]) <= MAX_TYPES:
-        raise DatasetFormatError.of(path.name, "another table", "names, and one row for one graph")
+        raise DatasetFormatError.of(
+            path.name, "another table", "a line with different names, and one line with as many values"
+        )
     for name in lines[0]:
         check_name(path.name, name)
     return dict(zip(*lines, strict=True))
@@ -246,12 +252,14 @@ def _from_master(path: Path, names: list[str]) -> OgbSettings:
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetFormatError.of(path.name, f"broken CSV ({str(error)[:200]})", "OGB's master.csv") from error
     if not rows or any(len(row) != len(rows[0]) for row in rows) or len({row[0] for row in rows}) != len(rows):
-        raise DatasetFormatError.of(path.name, "rows of several lengths or of one name", "a table, each setting once")
+        raise DatasetFormatError.of(
+            path.name, "rows of different lengths, or a setting twice", "a table, each setting once"
+        )
     columns = rows[0][1:]
     column_names = set(columns)
     chosen = [name for name in names if name in column_names] or (columns if len(columns) == 1 else [])
     if not chosen:
-        remedy = "Name the folder as the data set."
+        remedy = "Rename the folder to the name of its data set."
         raise DatasetFormatError.of(path.name, f"the data sets {shown(columns)}", f"one of {shown(names)}", remedy)
     values = {row[0]: row[1 + columns.index(chosen[0])] for row in rows[1:]}
     task = values.get("task type", _TASKS[0])
@@ -261,7 +269,7 @@ def _from_master(path: Path, names: list[str]) -> OgbSettings:
         raise DatasetFormatError.of(path.name, "binary files", "CSV files", "Write them as CSV.")
     classes = values.get("num classes", "")
     if classes and not (classes.isascii() and classes.isdigit() and len(classes) < 8 and int(classes) <= MAX_CLASSES):
-        raise DatasetFormatError.of(path.name, f"{classes[:20]!r} classes", f"a number up to {MAX_CLASSES}")
+        raise DatasetFormatError.of(path.name, f"{classes[:20]!r} classes", f"a number from 0 to {MAX_CLASSES}")
     return OgbSettings(
         name=chosen[0],
         add_inverse_edge=_flag(path, values, "add_inverse_edge") or False,
@@ -287,5 +295,7 @@ def _files(path: Path, values: dict[str, str], key: str, prefix: str) -> tuple[s
     files = () if text == "None" else tuple(text.split(","))
     wrong = [file for file in files if not re.fullmatch(rf"{prefix}\w+", file)]
     if wrong:
-        raise DatasetFormatError.of(path.name, f"the file {wrong[0][:80]!r}", f"names that begin with {prefix}")
+        raise DatasetFormatError.of(
+            path.name, f"the file {wrong[0][:80]!r}", f"a name of {prefix} and letters, digits or _"
+        )
     return files

@@ -193,8 +193,9 @@ def convert_ondisk(path: Path, out: Path) -> tuple[AnyGraph, tuple[str, ...]]:
     for node_type, columns in of_nodes.items():
         for name in columns:
             if ("node", node_type, name) in files:
-                fault = f"the node feature {name!r}{of_type(node_type)}, also the name of stored items"
-                raise DatasetFormatError.of(where, fault, "another name", "Rename the feature.")
+                fault = f"the node feature {name!r}{of_type(node_type)}"
+                expected = "another name, since the masks, labels and times of the seeds have such names"
+                raise DatasetFormatError.of(where, fault, expected, "Rename the feature.")
     build(described, out, files, of_nodes)
     return open_graph(out), tuple(left_out)
 
@@ -327,14 +328,17 @@ def _with_negatives(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     """
     pairs = rows.pop("seeds")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"the seeds have shape {list(pairs.shape)}; expected pairs [n, 2], since there are negatives.")
+        raise ValueError(
+            f"the seeds have shape {list(pairs.shape)}; expected pairs [n, 2], since there are negatives. Correct them."
+        )
     count = pairs.shape[0]
     ends = [rows.pop(name, None) for name in NEGATIVES]
     there = [ids.flatten(1) if ids.ndim > 1 else ids[:, None] for ids in ends if ids is not None]
     ratio = there[0].shape[1]
     if any(ids.shape != (count, ratio) for ids in there):
         raise ValueError(
-            f"the negatives have shapes {[[*ids.shape] for ids in there]} for {count} pairs; expected [n, k]."
+            f"the negatives have shapes {[[*ids.shape] for ids in there]} for {count} pairs; expected [{count}, k] "
+            "with one k. Give each pair the same number of negatives."
         )
     both = [pairs[:, end : end + 1].expand(-1, ratio) if ids is None else ids for end, ids in enumerate(ends)]
     negatives = torch.stack([ids.reshape(-1).long() for ids in both], dim=1)

@@ -112,7 +112,7 @@ def _locked(folder: Path) -> Iterator[None]:
         if not lock_within(lock, 0):
             logger.info("%s: another process builds the graph in %s; waiting for it.", WHERE, folder)
             if not lock_within(lock, _MOST_WAIT_S):
-                text = f"{WHERE}: another process has built for {_MOST_WAIT_S} s. Stop it, or wait"
+                text = f"{WHERE}: another process has been building the graph for {_MOST_WAIT_S} s. Stop it, or wait"
                 raise TimeoutError(errno.ETIMEDOUT, text, str(folder))
         yield
     finally:

@@ -64,8 +64,8 @@ def read_planetoid(folder: Path, *, normalize_features: bool = True) -> RawDatas
     num_nodes = len(neighbours)
     if len(ally) + len(test_ids) > num_nodes or test_ids.max(initial=-1) >= num_nodes:
         fault = f"{len(test_ids)} test nodes up to {test_ids.max(initial=-1)} after {len(ally)} nodes of ally"
-        enough = f"a graph with enough nodes, it has {num_nodes}"
-        raise DatasetFormatError.of(paths["test.index"].name, fault, enough, _TOGETHER)
+        expected = f"all of these among the {num_nodes} nodes of {paths['graph'].name}"
+        raise DatasetFormatError.of(paths["test.index"].name, fault, expected, _TOGETHER)
     if test_ids.min(initial=num_nodes) < len(ally):
         allowed = f"ids after the {len(ally)} nodes of ally"
         raise DatasetFormatError.of(paths["test.index"].name, f"test node {test_ids.min()}", allowed)
@@ -156,7 +156,7 @@ def _read_graph(path: Path) -> dict[int, list[int]]:
     """Return {node: list of its neighbours}, after a check that nodes are 0..n - 1 and neighbours are nodes."""
     graph = read_pickle(path)
     if not isinstance(graph, Items):
-        raise DatasetFormatError.of(path.name, f"a thing {shown_plain(graph)}", "a dict of neighbour lists")
+        raise DatasetFormatError.of(path.name, f"an object {shown_plain(graph)}", "a dict of neighbour lists")
     num_nodes = len(graph.pairs)
     lists: dict[int, list[int]] = {}  # keys are below num_nodes, so hashes do not collide
     seen: set[int] = set()
@@ -165,7 +165,10 @@ def _read_graph(path: Path) -> dict[int, list[int]]:
             expected = f"each id in [0, {num_nodes}) once"
             raise DatasetFormatError.of(path.name, f"the node {shown_plain(node)}", expected)
         if type(neighbours) is not list or id(neighbours) in seen:
-            fault = f"node {node} with neighbours {shown_plain(neighbours)}"
+            is_shared = type(neighbours) is list
+            fault = (
+                f"node {node} with neighbours {'in a list of another node' if is_shared else shown_plain(neighbours)}"
+            )
             raise DatasetFormatError.of(path.name, fault, "a list of its own")
         seen.add(id(neighbours))
         for neighbour in neighbours:
@@ -213,7 +216,8 @@ _Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, columns and values
 def _read_csr(path: Path) -> tuple[_Entries, tuple[int, int]]:
     matrix = read_pickle(path)
     if not isinstance(matrix, Csr) or matrix.state is None:
-        raise DatasetFormatError.of(path.name, f"a {kind_of(matrix)}", "a scipy CSR matrix")
+        fault = "a matrix without arrays" if isinstance(matrix, Csr) else f"an object of {kind_of(matrix)}"
+        raise DatasetFormatError.of(path.name, fault, "a scipy CSR matrix")
     state = fields_of(path.name, matrix.state, "a matrix")
     shape = state.get("_shape", state.get("shape"))
     if (
@@ -225,7 +229,8 @@ def _read_csr(path: Path) -> tuple[_Entries, tuple[int, int]]:
     parts = (array_of(path.name, state.get(key), key) for key in ("indptr", "indices", "data"))
     indptr, indices, values = parts
     rows = csr_ids(path.name, "matrix", indptr, indices, shape)
-    if values.shape != indices.shape or not np.isfinite(values).all() or (values < 0).any():
-        fault = f"{values.size} values for {indices.size} entries, or a negative or missing one"
-        raise DatasetFormatError.of(path.name, fault, "one finite number, 0 or more, for each")
+    wrong = values[~(np.isfinite(values) & (values >= 0))]
+    if values.shape != indices.shape or wrong.size:
+        fault = f"the value {wrong[0]}" if wrong.size else f"{values.size} values for {indices.size} entries"
+        raise DatasetFormatError.of(path.name, fault, "one finite number, 0 or more, for each entry")
     return (rows, indices.astype(np.int64), values), shape

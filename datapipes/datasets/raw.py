@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from datapipes.base.checks import one_line
-from datapipes.base.errors import text_of
+from datapipes.base.errors import sentence, text_of
 from datapipes.base.files import read_regular
 from datapipes.base.sizes import check_memory
 from datapipes.ingest.plain_pickle import FileRefused
@@ -34,6 +34,7 @@ MAX_CLASSES = 2**16
 MAX_CONTENT_BYTES = 4 * 2**30  # of one file
 
 REMEDY = "Correct the arrays, or the reader that made them."
+RIGHT_FILE = "Check that it is the right file."
 
 
 class DatasetFormatError(ValueError):
@@ -54,10 +55,10 @@ class DatasetFormatError(ValueError):
 
 
 @contextmanager
-def format_errors(where: str) -> Iterator[None]:
+def format_errors(where: str, remedy: str = "") -> Iterator[None]:
     """In a with statement, turn the errors of readers and of pyarrow, which have many types, into DatasetFormatErrors.
 
-    `where`, the name of the file or of its content, begins the message.
+    `where`, the name of the file or of its content, begins the message. `remedy` ends it, for errors that have none.
     """
     try:
         yield
@@ -66,7 +67,8 @@ def format_errors(where: str) -> Iterator[None]:
     except FileRefused as error:
         raise DatasetFormatError.of(where, error.found, error.expected, error.remedy) from error
     except (ValueError, TypeError, LookupError, NotImplementedError) as error:
-        raise DatasetFormatError(f"{where}: {text_of(error)}") from error
+        text = f"{sentence(error)} {remedy}" if remedy else text_of(error)
+        raise DatasetFormatError(f"{where}: {text}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +251,7 @@ def checked_ids(file: str, noun: str, array: Any, shape: tuple[int | None, ...],
     """
     _check_form(file, noun, array, shape)
     if (outside := first_outside(array, limit)) is not None:
-        raise DatasetFormatError.of(file, f"the id {outside} in {noun}", f"ids in [0, {limit})")
+        raise DatasetFormatError.of(file, f"the number {outside} in {noun}", f"numbers in [0, {limit})")
     return np.ascontiguousarray(array.astype(np.int64))
 
 
@@ -269,7 +271,7 @@ def as_float32(file: str, noun: str, values: np.ndarray, remedy: str = "") -> np
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     if not np.isfinite(narrow).all():
-        raise DatasetFormatError.of(file, f"{noun} beyond float32", "numbers that it can hold", remedy)
+        raise DatasetFormatError.of(file, f"{noun} beyond float32", "numbers that float32 can hold", remedy)
     return narrow
 
 
@@ -315,13 +317,13 @@ def dense_rows(
     num_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
     if max(num_bytes, *shape) > MAX_FEATURE_BYTES:
         fault = f"features of shape {list(shape)}, {num_bytes} bytes when dense"
-        raise DatasetFormatError.of(file, fault, f"at most {MAX_FEATURE_BYTES} bytes")
+        raise DatasetFormatError.of(file, fault, f"at most {MAX_FEATURE_BYTES} bytes", RIGHT_FILE)
     check_memory("datasets.open", f"{file}, features of shape {list(shape)},", num_bytes, "Use a machine with more.")
     dense = np.zeros(shape, dtype=dtype)
     with np.errstate(over="ignore"):
         np.add.at(dense, (rows, columns), values.astype(dtype))
     if not np.isfinite(dense[rows, columns]).all():
-        raise DatasetFormatError.of(file, f"features beyond {dense.dtype}", "numbers that it can hold")
+        raise DatasetFormatError.of(file, f"features beyond {dense.dtype}", f"numbers that {dense.dtype} can hold")
     return dense
 
 

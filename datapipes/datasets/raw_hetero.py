@@ -132,13 +132,15 @@ class RawHeteroDataset:
     def _count_of(self, noun: str, key_type: Any, counts: Mapping[Any, int]) -> int:
         if key_type not in counts:
             types = shown([*map(type_text, counts)])
-            raise ValueError(f"{self.name}: {noun} is of the type {type_text(key_type)}; known are {types}. {REMEDY}")
+            raise ValueError(f"{self.name}: {noun}: found the type {type_text(key_type)}; known are {types}. {REMEDY}")
         return counts[key_type]
 
     def _check_split(self) -> None:
         if len(self.split) != 3 or len({frozenset(part) for part in self.split}) != 1:
             types = [sorted(map(type_text, part)) for part in self.split]
-            raise ValueError(f"{self.name}: the split has the types {types}, must be 3 parts of one set. {REMEDY}")
+            raise ValueError(
+                f"{self.name}: the parts of the split have the types {types}, must be 3 with the same types. {REMEDY}"
+            )
         on_nodes = self.task in ("node_classification", "all_nodes")
         for part, items_of in zip(_PARTS, self.split, strict=True):
             for seed_type, items in items_of.items():
@@ -171,8 +173,8 @@ class RawHeteroDataset:
         src, dst = ends_of(edge_type)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ValueError(f"{self.name}: {noun} have shape {pairs.shape}, must be pairs. {REMEDY}")
-        check_id_array(self.name, f"{noun}, sources,", pairs[:, 0], self.num_nodes[src])
-        check_id_array(self.name, f"{noun}, destinations,", pairs[:, 1], self.num_nodes[dst])
+        check_id_array(self.name, f"{noun}, sources", pairs[:, 0], self.num_nodes[src])
+        check_id_array(self.name, f"{noun}, destinations", pairs[:, 1], self.num_nodes[dst])
 
 
 def labelled_items(node_type: NodeType | None, labels: np.ndarray, parts: Iterable[np.ndarray]) -> Any:
@@ -204,7 +206,7 @@ def with_inverses(edges: Mapping[Any, np.ndarray]) -> dict[EdgeType | None, np.n
         inverse = inverse_of(edge_type)
         if inverse in both:
             fault = f"{type_text(edge_type)} and {type_text(inverse)}, the name of its inverse"
-            remedy = "Rename one, or leave the inverses out."
+            remedy = "Rename one, or pass inverse_relations=False."
             raise DatasetFormatError.of("the relations", fault, "other names", remedy)
         both[inverse] = np.ascontiguousarray(ends[::-1])
     return both

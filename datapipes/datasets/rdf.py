@@ -58,8 +58,8 @@ def read_rdf(path: Path, *, inverse_relations: bool | None = None) -> RawHeteroD
     """Read the triples in a file .nt or .nt.gz, and the labels and the split beside it.
 
     Args:
-        path: The file, or a folder with only one such file. trainingSet.tsv and testSet.tsv beside the file name the
-            labelled entities; completeDataset.tsv is optional, and must agree with both.
+        path: The file, or a folder with only one such file. The files trainingSet.tsv and testSet.tsv in the same
+            folder list the labelled entities; completeDataset.tsv may be there too, and must then agree with both.
         inverse_relations: True or None: add the inverse of each relation. False: do not.
     Returns:
         Nodes are numbered in the order of their names. A name is an IRI as it is, a blank node with "_:" before, or a
@@ -173,7 +173,9 @@ def _read_labels(path: Path) -> tuple[dict[str, str], str]:
         fields = line.split("\t")
         if len(fields) != len(columns) or not fields[entity] or not fields[label] or fields[entity] in labels:
             fault = f"line {number}, {shown(line[:200])}"
-            raise DatasetFormatError.of(path.name, fault, f"{len(columns)} fields, and each entity once")
+            raise DatasetFormatError.of(
+                path.name, fault, f"{len(columns)} fields with tabs between, none empty, and each entity once"
+            )
         labels[fields[entity]] = _number(fields[label])
     if len(set(labels.values())) > MAX_CLASSES:
         raise DatasetFormatError.of(path.name, f"{len(set(labels.values()))} labels", f"at most {MAX_CLASSES}")
@@ -193,6 +195,10 @@ _IRI = rf"<[A-Za-z][A-Za-z0-9+.-]*:{_NO_ESCAPE}(?:\\(?:u[0-9A-Fa-f]{{4}}|U[0-9A-
 _BLANK = r'_:[^\s<>"\\]+'
 _LITERAL = rf'"[^"\\]*(?:\\.[^"\\]*)*"(?:\^\^{_IRI}|@[A-Za-z0-9-]+)?'
 _TRIPLE = re.compile(rf"({_IRI}|{_BLANK})\s+({_IRI})\s+({_IRI}|{_BLANK}|{_LITERAL})\s*\.\s*(?:#.*)?")
+_FORM = (
+    "a subject (IRI or blank node), a predicate (IRI), an object and a full stop; an IRI in <> has a scheme, no space, "
+    r"no quote, and no backslash except in \uXXXX and \UXXXXXXXX"
+)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
 _PLAIN = {"t": "\t", "b": "\b", "f": "\f", "'": "'"}  # may also be written unescaped
 _KEPT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r"}
@@ -215,7 +221,7 @@ def read_triples(path: Path, left_out: frozenset[str]) -> list[tuple[str, str, s
         match = _TRIPLE.fullmatch(line)
         if match is None:
             fault = f"line {number}, {shown(line[:200])}"
-            raise DatasetFormatError.of(path.name, fault, "a triple: subject, predicate and object, then a full stop")
+            raise DatasetFormatError.of(path.name, fault, _FORM)
         for text in match.groups():
             if text not in terms:
                 terms[text] = _term(path.name, number, text)
@@ -242,7 +248,9 @@ def _term(file: str, number: int, text: str) -> str:
             text.encode("utf-8")
         except (ValueError, OverflowError) as error:
             fault = f"line {number}, {shown(text[:200])}, with an unknown escape"
-            raise DatasetFormatError.of(file, fault, "the escapes of N-Triples") from error
+            raise DatasetFormatError.of(
+                file, fault, r"""\t \b \n \r \f \" \' or \\, or \uXXXX or \UXXXXXXXX of a character"""
+            ) from error
     return text[1:-1] if text.startswith("<") else text.removesuffix(_STRING)
 
 

@@ -32,6 +32,7 @@ from datapipes.minibatch import SparseRows
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 MANIFEST = "manifest.yaml"
+_REMEDY = "Correct the manifest."
 _FILES = dict(zip(MASKS, ("train", "val", "test"), strict=True))  # of the three parts of a task
 _TYPES = ("regression", "binary_classification", "multiclass_classification", "multilabel_classification")
 _ANYTHING = Annotated[Any, Form(lambda name, value: value)]
@@ -88,16 +89,15 @@ class RelBenchFolder:
         self._folder, self.name = folder, folder.name
         needed("pyarrow", "ondisk", folder.name)
         database = _read(folder / MANIFEST, _Database)
-        with format_errors(f"{folder.name}/{MANIFEST}"):
+        with format_errors(f"{folder.name}/{MANIFEST}", _REMEDY):
             tables = {name: from_json(_Table, name, spec, others=True) for name, spec in database.tables.items()}
             for name, table in tables.items():
                 if not is_inside(name) or "/" in name:
-                    raise ValueError(f"found the table {shown(name)}; expected the name of a file in db. Rename it.")
+                    raise ValueError(f"found the table {shown(name)}; expected the name of a file in db")
                 for column, target in (table.fkeys or {}).items():
                     if target not in tables:
                         raise ValueError(
-                            f"the column {column!r} of {name!r} refers to {shown(target)}; the tables are {[*tables]}. "
-                            "Correct the manifest."
+                            f"the column {column!r} of {name!r} refers to {shown(target)}; the tables are {[*tables]}"
                         )
         self.opened = Tables(
             {name: TableFiles(folder.name, folder / "db" / f"{name}.parquet") for name in tables},
@@ -144,7 +144,7 @@ class RelBenchFolder:
         if missing or unknown:
             found = f"no {missing[0]}" if missing else f"the table {shown(unknown[0])}"
             expected = f"one of {[*self.opened.tables]}" if unknown and not missing else f"{needed}"
-            raise DatasetFormatError.of(f"{where}/{MANIFEST}", found, expected, "Correct the manifest.")
+            raise DatasetFormatError.of(f"{where}/{MANIFEST}", found, expected, _REMEDY)
         return spec
 
     def tasks(self, plan: Plan, reading: Reading) -> tuple[Task, ...]:
@@ -282,11 +282,14 @@ def is_relbench(path: Path) -> bool:
 
 
 def _content(path: Path) -> Any:
-    with format_errors(f"{path.parent.name}/{path.name}"):
-        return without_nulls(parse_yaml(content_of(path)))
+    where = f"{path.parent.name}/{path.name}"
+    with format_errors(where):
+        content = content_of(path)
+    with format_errors(where, _REMEDY):
+        return without_nulls(parse_yaml(content))
 
 
 def _read(path: Path, record: Any) -> Any:
     content = _content(path)
-    with format_errors(f"{path.parent.name}/{path.name}"):
+    with format_errors(f"{path.parent.name}/{path.name}", _REMEDY):
         return from_json(record, "the manifest", content, others=True)

@@ -188,7 +188,7 @@ def _features_of(
             if f"{name}_missing" in rows.columns:
                 raise ValueError(
                     f"{plan.title(table, name)} lacks values, which the feature '{name}_missing' would tell; a column "
-                    "has this name. Rename it."
+                    "has this name. Rename that column."
                 )
             arrays[f"{name}_missing"] = missing, {}
     if rows.times is not None:
@@ -238,7 +238,7 @@ def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tupl
             raise ValueError(f"{plan.title(table, plan.labels[table])} has no label in any row. Name another column.")
     forms = {"text" if column.kind == "category" else arrays[t].dtype.kind for t, column in columns.items()}
     if len({form if form in ("text", "f") else "i" for form in forms}) > 1:
-        raise ValueError(f"{WHERE}: labels are texts, integers and floats by turns; a task has one kind. Convert them.")
+        raise ValueError(f"{WHERE}: labels mix kinds (texts, integers, floats); a task has one kind. Convert them.")
     if "f" in forms:
         return {
             t: np.where(columns[t].missing(), np.nan, values).astype(np.float32) for t, values in arrays.items()

@@ -24,7 +24,8 @@ class Plan:
         types: False makes a graph without types.
         hidden: {(table, column)}, columns that are not read.
         until: the last time of rows that are read; None: all.
-        arguments: those of `from_tables` of the names below.
+        arguments: keys, times, labels, split, links, edges and features, as `from_tables` gets them; see there. `split`
+            is None here if `from_tables` got two times.
     Attributes:
         keys, times, labels, split: {table: column}.
         links: {table: {column: node type}}.
@@ -74,7 +75,7 @@ class Plan:
             if table not in (self.labels or self.edges):
                 raise ValueError(
                     f"{WHERE}: split names the table {table!r}, whose rows are no seeds; seeds are the rows of "
-                    f"{shown([*(self.labels or self.edges)])}. Name one of these, or pass labels."
+                    f"{shown([*(self.labels or self.edges)])}. Leave {table!r} out, or pass labels for it."
                 )
         given = self._by_table("features", arguments["features"])
         self.features = {
@@ -196,7 +197,7 @@ class Plan:
                 check_choice(WHERE, f"features[{table!r}][{column!r}]", kind, KINDS)
             if column == self.labels.get(table):
                 raise ValueError(
-                    f"{WHERE}: features[{table!r}] names {column!r}, which has the labels. Leave it out of one of them."
+                    f"{WHERE}: features[{table!r}] names {column!r}, which holds labels. Leave it out of features."
                 )
             if column == TIME and table in self.times:
                 raise ValueError(

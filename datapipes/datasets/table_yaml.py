@@ -31,7 +31,9 @@ def read_table_yaml(path: Path, folder: Path | None = None) -> Dataset:
         The errors of from_tables.
     """
     with format_errors(path.name):
-        content = without_nulls(parse_yaml(content_of(path, _MOST_BYTES)))
+        text = content_of(path, _MOST_BYTES)
+    with format_errors(path.name, "Correct the file."):
+        content = without_nulls(parse_yaml(text))
         if not isinstance(content, dict) or not {"tables"} <= content.keys() <= {*_ARGUMENTS}:
             found = [*content] if isinstance(content, dict) else content
             raise DatasetFormatError.of(

@@ -23,7 +23,7 @@ import numpy as np
 
 from datapipes.base.files import open_regular
 from datapipes.base.sizes import check_memory
-from datapipes.datasets.raw import DatasetFormatError, format_errors
+from datapipes.datasets.raw import RIGHT_FILE, DatasetFormatError, format_errors
 
 MAX_UNPACKED_BYTES = 4 * 2**30  # of one file
 CHUNK_BYTES = 2**22
@@ -55,7 +55,9 @@ def text_chunks(path: Path, most_bytes: int | None = None) -> Iterator[bytes]:
                 break
             total += len(piece)
             if total > limit:
-                raise DatasetFormatError.of(path.name, f"more than {limit} bytes of text", "at most that many")
+                raise DatasetFormatError.of(
+                    path.name, f"more than {limit} bytes of text", "at most that many", RIGHT_FILE
+                )
             end = piece.rfind(b"\n") + 1
             if end > 0:
                 yield rest + piece[:end]
@@ -173,7 +175,7 @@ def _parsed(file: str, chunk: bytes, delimiter: str, whole: bool, missing: bool,
             ndmin=2,
         )
     except (ValueError, OverflowError) as error:
-        fault = f"a broken row ({str(error)[:200]})"
+        fault = f"a broken row ({str(error).partition(';')[0][:200]})"  # after it, advice on arguments of numpy
         allowed = "numbers that fit 64 bits, as many in each row"
         raise DatasetFormatError.of(file, fault, allowed, remedy) from error
     if np.isinf(table).any() or (not missing and np.isnan(table).any()):

@@ -114,7 +114,7 @@ def _of_path(where: str, place: str | os.PathLike[str], attributes: dict[str, An
     kinds = {suffix_of(file.name) for file in files}
     allowed = [*TABLES] if isinstance(path, str) else [".npy", *PAIRS, *TABLES]
     if len(kinds) != 1 or not kinds <= {*allowed}:
-        remedy = "Rename the files, or remove those with other suffixes."
+        remedy = "Rename the files, or remove those with other suffixes." if files else "Write the files there."
         remedy += " Files of other kinds are read from this machine alone: copy them here." * isinstance(path, str)
         raise ValueError(
             f"{where}: {path} must be a file with one of the suffixes {allowed}, or a folder of files with one of "
@@ -329,7 +329,7 @@ class _Table(EdgeSource):
         if dtype.kind not in "biuf":
             raise TypeError(
                 f"{self._where}: the column {name!r} of {self._path} holds {self._rows.arrow_type(name)}; numbers are "
-                "needed. Number them."
+                "needed. Replace its values with numbers, or leave the column out."
             )
         return Column(torch.from_numpy(np.empty(0, dtype)).dtype, ())
 

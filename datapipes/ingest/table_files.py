@@ -97,9 +97,10 @@ class TableFiles:
         if {*ends} <= {*self.names}:
             return ends
         if len(self.names) < 2 or (len(self.names) > 2 and self.has_names):
+            remedy = "Rename two of them, or leave the others out." if len(self.names) > 1 else "Add the other column."
             raise ValueError(
                 f"{self._where}: {self.path} has the columns {shown(self.names)}; {ends[0]} and {ends[1]} are needed, "
-                "or two columns. Rename two of them, or leave the others out."
+                f"or two columns. {remedy}"
             )
         return self.names[0], self.names[1]
 

@@ -68,10 +68,10 @@ def open_tables(where: str, tables: Any) -> Tables:
     else:
         raise TypeError(
             f"{where}: tables must be a dict of tables, or the path of a database or of a folder of tables, got "
-            f"{shown(type(tables).__name__)}. Pass {{'name of the table': table}}."
+            f"an object of the type {shown(type(tables).__name__)}. Pass {{'name of the table': table}}."
         )
     if not opened.tables:
-        held = f"{tables} holds none" if isinstance(tables, (str, os.PathLike)) else "found no tables"
+        held = f"{tables} holds no tables" if isinstance(tables, (str, os.PathLike)) else "found no tables"
         raise ValueError(
             f"{where}: {held}. Pass {{'name of the table': table}}, or the path of a database or a folder."
         )
@@ -90,8 +90,8 @@ def _of_path(where: str, path: Path) -> Tables:
         names = [stem_of(file.name) for file in files]
         if len({*names}) < len(names):
             raise ValueError(
-                f"{where}: {path} has {shown([file.name for file in files])}; a table is named by its file: two "
-                "have one. Move one away."
+                f"{where}: {path} has {shown([file.name for file in files])}; a table has the name of its file: "
+                "two have the same. Move one away."
             )
         return Tables({name: TableFiles(where, file) for name, file in zip(names, files, strict=True)}, {}, {}, {})
     if not path.exists():
@@ -133,7 +133,7 @@ def _opened(where: str, name: str, table: Any) -> Table:
         if isinstance(table, Mapping):
             table = {column: _arrow_column(pyarrow, values) for column, values in table.items()}
         elif not hasattr(table, "__arrow_c_stream__"):
-            raise TypeError(f"found {shown(type(table).__name__)}")
+            raise TypeError(f"found an object of the type {shown(type(table).__name__)}")
         content = pyarrow.table(table)
         if len({*content.column_names}) < len(content.column_names):
             raise ValueError(f"two columns of one name in {shown(content.column_names)}")

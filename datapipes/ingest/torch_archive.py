@@ -162,7 +162,7 @@ class TorchArchive:
                 raise FileRefused("a packed archive: its entries are larger than the file", _SAVED)
             pickles = [member for member in members if member.filename.endswith("data.pkl")]
             if len(pickles) != 1 or pickles[0].file_size > most_bytes:
-                raise FileRefused(f"a packed archive, or not one pickle data.pkl of up to {most_bytes} bytes", _SAVED)
+                raise FileRefused(f"no data.pkl, several, or one of more than {most_bytes} bytes", _SAVED)
             self._pickled = read_member(self._archive, pickles[0])
             self._folder = pickles[0].filename.removesuffix("data.pkl")
             self._members = {member.filename: member for member in members}
@@ -203,7 +203,7 @@ class TorchArchive:
             raise FileRefused(shape, "numbers for all of it", "Save tensor.contiguous() instead.")
         last = value.offset + sum((size - 1) * stride for size, stride in zip(value.shape, value.strides, strict=True))
         if last >= count:
-            raise FileRefused(f"{name} up to number {last} of {count}", "numbers for all of it")
+            raise FileRefused(f"{count} numbers for {name}, which needs {last + 1}", "all numbers of a tensor")
         made = torch.empty(0, dtype=value.dtype).set_(storage, value.offset, value.shape, value.strides)
         for sign in value.signs:
             made = _SIGNS[sign](made)

@@ -335,7 +335,7 @@ def test_a_picture_in_the_place_of_the_partition_is_refused_before_the_work(caps
     for wrong in ("parts/cut.png", "parts/part_0/cut.png", "link/cut.png", "link/../parts/cut.png"):
         found, out = made(capsys, tmp_path, "--png", tmp_path / wrong, parts=3)
         assert (found.code, found.out) == (2, "")
-        assert f"--png: {tmp_path / wrong} is in the place of the partition {out}, which may hold nothing" in found.err
+        assert f"--png: {tmp_path / wrong} is in the folder of the partition {out}, which may hold nothing" in found.err
         assert Part.open(out, 0).num_parts == 2
     given = (
         "partition",
@@ -351,7 +351,7 @@ def test_a_picture_in_the_place_of_the_partition_is_refused_before_the_work(caps
     for place in ("new.png", "new.png/parts"):
         found = run(capsys, *given, tmp_path / place)
         assert (found.code, found.out) == (2, "")
-        assert "is in the place of the partition" in found.err
+        assert "is in the folder of the partition" in found.err
     assert not (tmp_path / "new.png").exists()
     assert made(capsys, tmp_path, parts=3)[0].code == 0
 

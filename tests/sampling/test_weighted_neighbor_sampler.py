@@ -213,5 +213,7 @@ def test_a_loader_ends_though_its_weights_have_changed(workers):
     assert bool(started) == bool(workers)
     assert not started & set(multiprocessing.active_children())
     loader.close()
-    with pytest.raises(ValueError, match=r"sample_neighbor: the weights were changed in place .* Build the stage again"):
+    with pytest.raises(
+        ValueError, match=r"sample_neighbor: the weights were changed in place .* Build the stage again"
+    ):
         loader.state_dict()

@@ -126,8 +126,8 @@ def check_keys(where: str, info: SerializedTFRecordInfo, keys: Sequence[KeySpec]
     for spec in keys[:num_entities]:
         if (spec.kind, spec.width) != (INT64, 1):
             raise ValueError(
-                f"{where}: the entity key {spec.key!r} has {spec.width} values of {spec.kind}; one of int64 is "
-                "needed. Name the key of the ids."
+                f"{where}: the entity key {spec.key!r} has {spec.width} values of {spec.kind}; one value of int64 "
+                "is needed. Name the key of the ids."
             )
     features = keys[num_entities : num_entities + len(info.feature_keys)]
     width = sum(feature.width for feature in features)

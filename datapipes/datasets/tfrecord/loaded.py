@@ -275,8 +275,8 @@ def row_order(where: str, ids: Tensor) -> Tensor | None:
         times = torch.bincount(ids, minlength=count)
         double = int((times > 1).nonzero()[0])
         raise ValueError(
-            f"{where}: found the id {double} {int(times[double])} times, and the id {int(missing[0])} not at all; all "
-            f"of 0 .. {count - 1} must be there once. {_REMEDY}"
+            f"{where}: the id {double} occurs {int(times[double])} times, and the id {int(missing[0])} is missing; "
+            f"each of 0 .. {count - 1} must occur exactly once. {_REMEDY}"
         )
     return rows
 
@@ -315,7 +315,7 @@ def _check_pairs(name: str, pairs: Tensor, ends: tuple[Any, Any], counts: Mappin
         if node_type not in counts:
             raise ValueError(
                 f"{_DATASET}: {name}: there are no node_ids{of_type(node_type)}; known are {shown(sorted(counts))}. "
-                "Load these too."
+                "Load the nodes of this type too."
             )
         remedy = "Write a record for this node, or leave the edge out."
         check_within(f"{_DATASET}: {name}", f"{end}{of_type(node_type)}", ids, counts[node_type], remedy)

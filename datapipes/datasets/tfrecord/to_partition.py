@@ -139,9 +139,8 @@ def check_rows(where: str, name: str, by_type: Mapping[Any, Tensor], counts: Map
     """Raise ValueError unless each type in `by_type` has `counts[type]` rows, one for each node or edge."""
     for kind, rows in by_type.items():
         if kind not in counts or rows.shape[:1] != (counts[kind],):
-            is_known = kind in counts
-            fault = f"shape {list(rows.shape)} for {counts[kind]} rows" if is_known else "a type without ids"
+            ids = f"{counts[kind]} ids" if kind in counts else f"no ids (there are ids of {shown([*counts])})"
             raise ValueError(
-                f"{where}: {name}{of_type(kind)}: found {fault}; one row for each of the ids of {shown([*counts])} is "
-                "needed. Load both together."
+                f"{where}: {name}{of_type(kind)}: found rows of shape {list(rows.shape)} for {ids}; one row for each "
+                "id is needed. Load both together."
             )

@@ -197,7 +197,7 @@ WRONG = {
     ),
     "edge 1 of user:likes:user of rank 0 has the source 17; the ids of nodes of user are in [0, 17)": unknown_source,
     "edge 0 of user:buys:item of rank 1 has the destination -5; the ids of nodes of item are": unknown_destination,
-    "node_features of user: found shape [1, 3] for {} rows": wrong_rows,
+    "node_features of user: found rows of shape [1, 3] for {} ids": wrong_rows,
 }
 TWICE = "node (9 of user is missing|16 of user is there 2 times, on the ranks .*); the 17 nodes of user"
 

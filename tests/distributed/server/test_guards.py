@@ -206,5 +206,6 @@ def test_the_command_ends_with_the_reason_when_a_guard_has_died(root, monkeypatc
     monkeypatch.setattr(guards.Strangers, "look", look)
     assert main(["serve", str(root), "--part", "1"]) == 1
     assert (
-        "datapipes serve: a guard of the server has died: KeyError('lost'). Start it again." in capsys.readouterr().err
+        "datapipes serve: a thread of the server has died: KeyError('lost'). Start the server again."
+        in capsys.readouterr().err
     )

@@ -212,9 +212,10 @@ Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place) {
     if (end < begin || end > std::ssize(cursor.answer->neighbors) || end - begin > most ||
         (all_or_none && end != begin && end - begin != fanout)) {
       throw_wrong_answer(relation.op, owners[d],
-                         "[" + number(begin) + ", " + number(end) + ") as the picks of node " +
-                             number(hops_.nodes().id(hops_.destinations(relation.dst)[static_cast<std::size_t>(d)])),
-                         "they must ascend to " + number(std::ssize(cursor.answer->neighbors)) + ", by " +
+                         "that the picks of node " +
+                             number(hops_.nodes().id(hops_.destinations(relation.dst)[static_cast<std::size_t>(d)])) +
+                             " begin at " + number(begin) + " and end at " + number(end),
+                         "the ends must ascend to " + number(std::ssize(cursor.answer->neighbors)) + ", by " +
                              (fanout < 0 ? "any number" : (all_or_none ? "0 or " : "at most ") + number(fanout)) + " a node");
     }
     cursor.end = end;

@@ -158,8 +158,8 @@ void permute(std::span<std::int64_t> values, std::uint64_t num_items, const Netw
 void permutation_at(std::int64_t num_items, std::uint64_t key, std::int64_t first, std::span<std::int64_t> out) {
   const auto count = static_cast<std::int64_t>(out.size());
   if (num_items < 0 || first < 0 || first > num_items || count > num_items - first) {
-    throw std::out_of_range("permutation: positions [" + std::to_string(first) + ", " + std::to_string(first) + " + " +
-                            std::to_string(count) + ") must lie in [0, " + std::to_string(num_items) + "). Ask for fewer.");
+    throw std::out_of_range("permutation: " + std::to_string(count) + " positions from " + std::to_string(first) +
+                            " on were asked for, of " + std::to_string(num_items) + " items. Ask for positions of these.");
   }
   if (count == 0) return;
   if (static_cast<std::uint64_t>(num_items) <= kShuffleLimit) {

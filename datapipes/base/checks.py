@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from datapipes.base.errors import sentence
+
 INDEX_DTYPES = (torch.int32, torch.int64)
 # Dtypes that ids may have. Not uint8: older programs have masks of that dtype.
 INT_DTYPES = (*INDEX_DTYPES, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
@@ -37,6 +39,14 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception as error:  # the repr of a user's class may raise anything
         return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def reason(error: BaseException) -> str:
+    """Return what is wrong in a file, as a short sentence, from the error of its reader."""
+    if isinstance(error, KeyError):
+        return f"it lacks {shown(error.args[0] if error.args else error)}."
+    text = one_line(sentence(error))
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 

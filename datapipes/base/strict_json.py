@@ -16,15 +16,14 @@ def parse_strict(text: str, *, floats: bool = False) -> Any:
     """Return the value of a JSON text; `floats` allows numbers that are not whole.
 
     Raises:
-        ValueError: The text is not valid JSON, or a number is too long, not whole or not finite.
-        RecursionError: The value is nested too deeply.
+        ValueError: The text is not valid JSON, is nested too deep, or has a number that is too long, not whole or not
+            finite.
     """
-    return json.loads(
-        text,
-        parse_int=_whole,
-        parse_float=_finite if floats else _not_allowed,
-        parse_constant=_finite if floats else _not_allowed,
-    )
+    of_others = _finite if floats else _not_allowed
+    try:
+        return json.loads(text, parse_int=_whole, parse_float=of_others, parse_constant=of_others)
+    except RecursionError as error:
+        raise ValueError("found values nested too deep") from error
 
 
 def _whole(digits: str) -> int:

@@ -196,10 +196,7 @@ def read_table_folder(path: Path) -> Dataset:
 
     data = OnDiskDataset(path, include_original_edge_id=True).load()
     with format_errors(f"{path.name}/{TABLES}"):
-        try:
-            rest = parse_strict(read_regular(path / TABLES, _MOST_BYTES).decode(), floats=True)
-        except RecursionError as error:
-            raise ValueError("found values nested too deep") from error
+        rest = parse_strict(read_regular(path / TABLES, _MOST_BYTES).decode(), floats=True)
         if not isinstance(rest, dict) or rest.keys() != {*_FIELDS}:
             raise ValueError(f"found {shown([*rest] if isinstance(rest, dict) else rest)}; expected {_FIELDS}")
         for name, kinds in _FIELDS.items():

@@ -101,7 +101,7 @@ def _of_file(where: str, path: Path, forms: str) -> Mapping[Any, Any]:
         raise ValueError(f"{where}: the namebook cannot be read: {error}") from error
     try:
         value = parse_strict(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(
             f'{where}: the namebook {path} is not valid JSON ({shown(str(error))}). Write {{"0": "host:port", ...}}.'
         ) from error

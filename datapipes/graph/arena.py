@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.array_digest import StreamedDigest
-from datapipes.base.checks import dtype_from_name, dtype_name, shown
+from datapipes.base.checks import dtype_from_name, dtype_name, reason, shown
 from datapipes.base.files import open_regular
 from datapipes.base.records import OMITTED, Count, Form, list_of, plain, to_json, whole
 from datapipes.base.sizes import check_memory
@@ -193,11 +193,13 @@ def valid_header(where: str, path: Path, remedy: str) -> Iterator[None]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if says_all(error, path):
             raise ValueError(f"{where}: {error}") from error
-        raise ValueError(f"{where}: {path} is not a valid header: {shown(error)}. {remedy}") from error
+        raise ValueError(f"{where}: {path} is not a valid header: {reason(error)} {remedy}") from error
 
 
-def refuse_other_format(header: Mapping[str, Any], wanted: str, version: int) -> None:
+def refuse_other_format(header: Any, wanted: str, version: int) -> None:
     """Raise ValueError unless the header has the format `wanted` and this version. Call it inside `valid_header`."""
+    if not isinstance(header, dict):
+        raise ValueError(f"it is {shown(header)}; an object with the fields of a header is needed")
     form, number = header["format"], header["version"]
     if (form, number) != (wanted, version) or type(number) is not int:
         raise ValueError(f"format {shown(form)} version {shown(number)}; needed: {wanted!r} version {version}")

@@ -66,7 +66,7 @@ def read_trace(path: str | Path) -> LoaderStats:
     content = read_regular(Path(path), MOST_BYTES)
     try:
         trace = parse_strict(content.decode(), floats=True)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{where} is not valid JSON; it may be cut off ({error}). {again}") from error
     body = trace.get(KEY) if isinstance(trace, dict) else None
     if not isinstance(body, dict):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import torch
 
-from datapipes.base.checks import aligned, one_line, shown
+from datapipes.base.checks import aligned, one_line, reason, shown
 from datapipes.base.progress import Progress, now_and_then
 from datapipes.base.records import Count, OptionalEdgeType, OptionalNodeType, from_json, to_json, whole
 from datapipes.base.types import EdgeType, ends_of, type_text
@@ -129,7 +129,7 @@ class PartitionReport:
             return from_json(cls, "the report", values, others=True)
         except ValueError as error:
             raise ValueError(
-                f"PartitionReport: the values are not those of a report: {shown(error)}. Make the partition again."
+                f"PartitionReport: the values are not those of a report: {reason(error)} Make the partition again."
             ) from error
 
     def __str__(self) -> str:

@@ -126,7 +126,7 @@ def test_what_inspect_refuses(capsys, command_refuses, tmp_path):
         (graph / "graph.json").write_text(header)
         command_refuses(1, "inspect", graph)
     (graph / "graph.json").write_text("[" * 10**5)
-    assert "graph.json is not a valid header: RecursionError" in run(capsys, "inspect", graph).err
+    assert "graph.json is not a valid header: found values nested too deep" in run(capsys, "inspect", graph).err
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.md").touch()
     command_refuses(1, "inspect", tmp_path / "other")

@@ -237,7 +237,7 @@ def test_a_read_that_fails_keeps_nothing_of_it(place: Place):
 
 def test_what_is_refused(place: Place):
     feature, where = dp.TensorFeature(torch.rand(10, 4)), "^GPUCachedFeature"
-    with refused(ValueError, stage=where, found="max_bytes=31", allowed="a row, which takes 32 bytes", remedy="Raise"):
+    with refused(ValueError, stage=where, found="max_bytes=31", allowed="32 or more", remedy="Raise"):
         dp.GPUCachedFeature(feature, 31)
     with refused(TypeError, stage=where, found="tensor", allowed="Feature"):
         dp.GPUCachedFeature(torch.rand(3, 3), "1MB")
@@ -249,7 +249,7 @@ def test_what_is_refused(place: Place):
             dp.GPUCachedFeature(other, "1MB")
     with refused(ValueError, stage=where, found="ids lie on cpu", allowed="kept on", remedy="copy_to"):
         cached.read(torch.tensor([1]))
-    with refused(ValueError, stage=where, found="out is given", allowed="new", remedy="Leave out"):
+    with refused(ValueError, stage=where, found="out is given", allowed="new", remedy="Pass out=None"):
         cached.read(place.ids(torch.tensor([1])), torch.empty(1, 4))
     with refused(TypeError, stage=where, found="float32", allowed="int64"):
         cached.read(place.ids(torch.tensor([1.0])))

@@ -213,7 +213,7 @@ def _form(where: str, pa: Any, field: Any) -> _Arriving:
         text = metadata[SHAPE].decode("ascii")
         shape = parse_strict(text) if len(text) <= MOST_SHAPE_CHARACTERS else text
         form = check_form(where, shown(name), metadata[DTYPE].decode("ascii"), shape)
-    except (ValueError, RecursionError) as error:  # of `decode`, `parse_strict`, `check_form`
+    except ValueError as error:  # of `decode`, `parse_strict`, `check_form`
         raise BadMessage(f"{where}: column {shown(name)}: {_short(error)}") from error
     return _Arriving(where, name, *form)
 
@@ -230,7 +230,7 @@ def header_of(where: str, schema: Any, most_bytes: int = MOST_HEADER_BYTES) -> d
         raise BadMessage(f"{where}: found a header of {len(data)} bytes; at most {most_bytes} are allowed.")
     try:
         header = parse_strict(data.decode("ascii"), floats=True)  # statistics have a rate
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadMessage(f"{where}: the header is no strict JSON: {_short(error)}.") from error
     if not isinstance(header, dict):
         raise BadMessage(f"{where}: the header is {shown(header)}, not an object.")

@@ -81,7 +81,7 @@ def error_from_bytes(data: Any) -> tuple[type[Exception], str] | None:
     """
     try:
         values = parse_strict(bytes(data).decode("ascii"))
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return None
     if not isinstance(values, dict):
         return None

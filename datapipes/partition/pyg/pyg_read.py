@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_bool, check_int, one_line, shown
+from datapipes.base.checks import check_bool, check_int, one_line, reason, shown
 from datapipes.base.files import read_regular
 from datapipes.base.types import EdgeType, NodeType, check_edge_type, check_node_type, ends_of, known_node_type, of_type
 from datapipes.partition.book import MOST_PARTS, IdMap, PartitionBook
@@ -332,7 +332,7 @@ def _read_meta(root: Path) -> Meta:
         return _meta(content)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"partition: {path} is not a valid META.json: {shown(error)}. Write the partition again."
+            f"partition: {path} is not a valid META.json: {reason(error)} Write the partition again."
         ) from error
 
 

@@ -468,14 +468,14 @@ def test_a_partition_json_that_lies_is_refused(refuses, root):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "JSONDecodeError"),
-        ("[]", "TypeError"),
-        ("[" * 100_000, "RecursionError"),
+        ("", "Expecting value"),
+        ("[]", "an object with the fields"),
+        ("[" * 100_000, "nested too deep"),
         ('{"format": "datapipes-partition", "version": 2, "x": 1e999}', "finite"),
         ('{"format": "datapipes-partition", "version": 2, "x": NaN}', "'NaN'"),
         ('{"format": "datapipes-partition", "version": 2, "x": ' + "1" * 5000 + "}", "found the number '1111"),
         ('{"format": "datapipes-partition", "version": 2}', "last field"),
-        ("\ud800", "UnicodeDecodeError"),
+        ("\ud800", "codec can't decode"),
     ],
     ids=["empty", "list", "deep", "infinite", "nan", "long", "no_hash", "no_utf8"],
 )

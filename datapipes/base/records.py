@@ -68,13 +68,14 @@ def from_json(record: type[Record], name: str, value: Any, *, others: bool = Fal
         needed = [field for field, (_, is_omitted) in forms.items() if not is_omitted]
         may_have = [field for field in forms if field not in needed]
         more = (f", may have {may_have} (not null)" if may_have else "") + ("" if others else ", and no others")
-        found = f"is {shown(value)}"
-        if value is values:
-            missing = [field for field in needed if field not in value]
-            found = f"has the fields {shown(sorted(value))}" + (f" and lacks {missing}" if missing else "")
+        found = [] if value is values else [f"is {shown(value)}"]
+        if missing := [field for field in needed if field not in values and value is values]:
+            found.append(f"lacks the fields {missing}")
         if not others and (unknown := values.keys() - forms.keys()):
-            more += f"; unknown: {shown(sorted(unknown))}"
-        raise ValueError(f"{name} {found}; it must have the fields {needed}{more}")
+            found.append(f"has the unknown fields {shown(sorted(unknown))}")
+        if nulls := [field for field in may_have if field in values and values[field] is None]:
+            found.append(f"has null for {nulls}")
+        raise ValueError(f"{name} {' and '.join(found)}; it must have the fields {needed}{more}")
     return record(**{field: forms[field][0].read(field, values[field]) for field in names})
 
 

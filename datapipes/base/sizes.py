@@ -24,13 +24,14 @@ def parse_size(where: str, name: str, size: int | str) -> int:
         TypeError: `size` is neither an int nor a str.
         ValueError: The text is not a size, or the size is not above 0.
     """
-    if not isinstance(size, str):
+    if hasattr(size, "__index__") and not isinstance(size, bool):
         return check_int(where, name, size, 1)
-    written = _WRITTEN.fullmatch(size)
+    written = _WRITTEN.fullmatch(size) if isinstance(size, str) else None
     if written is None:
-        raise ValueError(
-            f"{where}: {name} must be a number of bytes or a text such as '256MB' or '1.5GB', got {shown(size)}. Write "
-            "it so."
+        error = ValueError if isinstance(size, str) else TypeError
+        raise error(
+            f"{where}: {name} must be an int, a number of bytes, or a text such as '256MB' or '1.5GB', got "
+            f"{shown(size)}. Write it so."
         )
     whole, number, unit = written.groups()
     num_bytes = int(whole) if whole is not None else int(Fraction(number) * _UNITS[unit.upper()])

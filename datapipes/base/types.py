@@ -152,11 +152,11 @@ def _refuse_long(where: str, name: str) -> None:
 
 
 def unknown_type(where: str, kind: str, value: Any, allowed: Collection[Any]) -> ValueError:
-    """Return the error for a type that is not one of the `allowed` types; the error names the most similar one."""
+    """Return the error for a type that is not one of the `allowed` types; the error names one that is similar."""
     # The search takes time in proportion to the square of the length, and names may come from a file.
     texts = {type_text(known_type)[:100]: known_type for known_type in itertools.islice(allowed, MOST_COMPARED)}
-    near = difflib.get_close_matches(type_text(value)[:100], texts, 1, 0.0)
-    nearest = f" The nearest is {texts[near[0]]!r}." if near and len(texts) > 1 else ""
+    near = difflib.get_close_matches(type_text(value)[:100], texts, 1)
+    nearest = f" The most similar is {texts[near[0]]!r}." if near and len(texts) > 1 else ""
     use = "Use one of these, or add it" if allowed else "Add it"
     return ValueError(
         f"{where}: no {kind} {shown(value)}; known are {shown(sorted(allowed))}.{nearest} {use} to the graph."

@@ -30,8 +30,8 @@ class Deaths:
         self._at_start: Counter[int] = Counter()  # consecutive deaths since the last outcome, by worker
 
     def forget(self, task: Task) -> None:
-        """Forget the deaths charged to the minibatch of `task`, and those charged to starts of workers. Called when
-        `task` has an outcome.
+        """Forget the deaths of workers that were making the minibatch of `task`, and of all workers that died while
+        they started. Called when `task` has an outcome.
         """
         self._at_start.clear()
         self._of_tasks.pop((task.epoch, task.index), None)

@@ -144,7 +144,9 @@ class StageBase(ABC):
 
     @property
     def reads_from(self) -> Mapping[str, object]:
-        """Return {name in errors: input} of the inputs that the stage reads in an epoch; changing them is refused."""
+        """Return {text: feature} of the features that the stage reads. While it reads them, `update` refuses to change
+        them, with an error that has the text.
+        """
         return {}
 
     def describe(self) -> dict[str, Any]:

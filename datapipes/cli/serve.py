@@ -1,6 +1,7 @@
 """`datapipes serve ROOT --part K --address HOST:PORT`: serve a part of a partition to samplers on other machines.
 
-With --chains, the server also makes minibatches of whole chains for trainers.
+With --chains, the server also runs chains of stages (sampling, fetching features, ...) that clients describe, and sends
+them the minibatches. ROOT may then also be a saved graph without parts.
 """
 
 from __future__ import annotations

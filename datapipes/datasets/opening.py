@@ -77,8 +77,8 @@ def debian_packages(direction: str = "both", *, heterogeneous: bool = False) -> 
         return dataset_of(read_debian_packages(direction))
     if direction != "both":
         raise ValueError(
-            f"datasets.debian_packages: direction={direction!r} is for heterogeneous=False; with types both directions "
-            "are there, each as an edge type. Leave it out, and give the others a fanout of 0."
+            f"datasets.debian_packages: direction={direction!r} is for heterogeneous=False; with types each edge type "
+            "has its inverse, 'rev_...'. Leave direction out, and give edge types that you do not want a fanout of 0."
         )
     return hetero_dataset_of(read_debian_relations())
 

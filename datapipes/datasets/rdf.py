@@ -197,7 +197,7 @@ _LITERAL = rf'"[^"\\]*(?:\\.[^"\\]*)*"(?:\^\^{_IRI}|@[A-Za-z0-9-]+)?'
 _TRIPLE = re.compile(rf"({_IRI}|{_BLANK})\s+({_IRI})\s+({_IRI}|{_BLANK}|{_LITERAL})\s*\.\s*(?:#.*)?")
 _FORM = (
     "a subject (IRI or blank node), a predicate (IRI), an object and a full stop; an IRI in <> has a scheme, no space, "
-    r"no quote, and no backslash except in \uXXXX and \UXXXXXXXX"
+    r"no quote, and no backslash except in \uXXXX and \UXXXXXXXX; a blank node is _: and a name without these"
 )
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
 _PLAIN = {"t": "\t", "b": "\b", "f": "\f", "'": "'"}  # may also be written unescaped

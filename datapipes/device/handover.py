@@ -75,9 +75,10 @@ def on_devices(minibatch: MiniBatch) -> list[Tensor]:
 
 
 def leave(minibatch: MiniBatch) -> list[Queued]:
-    """Prepare to pass a minibatch to another thread: return the queued work that makes its tensors, for `take`.
+    """Call this before another thread gets the minibatch. Return a list for `take`.
 
-    It is all work that this thread has queued so far on the current streams of the tensors' devices.
+    The list has, for each GPU that holds tensors of the minibatch, an event behind all work that this thread has queued
+    so far on its current stream there.
     """
     return [queued_now(device) for device in {tensor.device for tensor in on_devices(minibatch)}]
 

@@ -100,7 +100,7 @@ class Cuda:
         return tensor.to(device, non_blocking=non_blocking)
 
     def copy_back(self, to: Tensor, tensor: Tensor) -> None:
-        """Queue a copy of `tensor`, on a device, to `to`, in page-locked host memory, on the current stream."""
+        """Queue a copy on the current stream, from `tensor` on a device into `to` in page-locked host memory."""
         to.copy_(tensor, non_blocking=True)
 
     def used_on(self, tensor: Tensor, stream: Stream) -> None:

@@ -28,9 +28,11 @@ _NAME = "DistFeatureStore"
 class DistFeatureStore(FeatureStore):
     """The features of a partitioned graph: every attribute of nodes and edges that was partitioned, under its name.
 
-    Rows of the local part are read from its mapped file. Rows of other parts come over the network. For each minibatch,
-    each of these parts is asked once, for all features and types that the FeatureFetcher reads. Rows have the same bits
-    as in the whole graph. Edge features are read by edge id, which needs an edge map in the partition.
+    Rows of the local part are read from its mapped file, or from memory if the graph was connected with mmap=False.
+    Rows that are neither there nor in the cache come over the network: for each minibatch, each part that has some of
+    them gets one request, for all features and types that the FeatureFetcher reads; a request whose answer would be too
+    large is sent in pieces. Rows have the same bits as in the whole graph. Edge features are read by edge id, which
+    needs an edge map in the partition.
 
     Args:
         dist_graph: the partitioned graph that `DistGraph.connect` returned. A local part is needed if `cache_bytes` is
@@ -41,9 +43,10 @@ class DistFeatureStore(FeatureStore):
             by the bytes of its rows. The cache keeps the nodes with the highest scores, of all types, with all of their
             features.
         cache_by: counts of the accesses to each row, by which the cached rows are chosen: {(domain, type, name): int64
-            [number of nodes]}. `count_accesses` returns them for a loader over a store without a cache. The cache keeps
-            the rows with the most accesses per byte; on ties, rows of smaller ids. Features without counts are not
-            cached. Counts of edge features are ignored.
+            [number of nodes]}. `count_accesses` returns them for a loader over a store without a cache. A node is
+            cached with all of its features that have counts. The cache keeps the nodes with the most accesses per byte,
+            where a node's accesses are the largest of its counts; on ties, nodes with smaller ids. Counts of edge
+            features are ignored.
     Raises:
         TypeError, ValueError: `dist_graph` is no DistGraph. `cache_bytes` is no size, or too small for a single row.
             `cache_by` is given without `cache_bytes`, has no node feature, or does not have one count for each node. Or

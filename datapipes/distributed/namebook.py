@@ -118,8 +118,8 @@ def _checked(where: str, namebook: Mapping[Any, Any], named: str, kind: str) -> 
     for part, value in namebook.items():
         if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < MOST_PARTS:
             raise ValueError(
-                f"{named} has the key {shown(part)}; keys must be numbers of {kind}s, integers in [0, {MOST_PARTS}). "
-                "Use such keys."
+                f"{named} has the key {shown(part)}; each key must be the number of one {kind}, an integer in "
+                f"[0, {MOST_PARTS}). Replace this key."
             )
         book[part] = replicas_of(where, f"{kind} {part}", value, named)
     parts: dict[Address, int] = {}

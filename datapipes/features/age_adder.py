@@ -87,10 +87,10 @@ class AgeAdder(MiniBatchTransformer):
     ) -> dict[Any, Tensor]:
         times = rows.get(key)
         if not isinstance(times, Tensor) or times.dtype != torch.int64 or times.ndim != 1:
-            found = "was not fetched" if times is None else f"is {_form(times)}, must be int64 [n]"
-            raise ValueError(
-                f"{self.name}: the {feature_text(domain, kind, name)} {found}. Name fetched features with times."
-            )
+            found = f"is {_form(times)}, must be int64 [n]. Name a feature that holds times."
+            if times is None:
+                found = f"was not fetched; fetched are {shown([*rows])}. Fetch it before this stage."
+            raise ValueError(f"{self.name}: the {feature_text(domain, kind, name)} {found}")
         age = (seed_times - times).to(torch.float32) / self.per
         missing = rows.get(_named(key, f"{name}_missing"))
         if isinstance(missing, Tensor):

@@ -154,10 +154,10 @@ class FeatureFetcher(MiniBatchTransformer):
         return any(math.prod((feature.count, *feature.shape)) > 0 for feature in read)
 
     def _behind_copy_to(self, device: torch.device, max_uva_threads: int) -> FeatureFetcher:
-        """Return a copy of this stage for a DataLoader's plan in which minibatches are copied to `device` before it.
+        """Return a copy of this stage for a DataLoader's plan in which minibatches are on `device` when they reach it.
 
-        Each chain gets its own stage. Only the last pass of the plan may call this, since a stage that is rebuilt later
-        forgets `device` and `max_uva_threads`.
+        This stage does not change. No later pass of the plan may rebuild the copy, since a rebuilt stage forgets
+        `device` and `max_uva_threads`.
         """
         stage = copy.copy(self)
         stage._gpu = device, max_uva_threads

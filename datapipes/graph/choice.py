@@ -342,7 +342,7 @@ class KeptRows:
         return {**self._came, **{key: chosen.made for key, chosen in [*self._kept.items()]}}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle all cached tensors as one, so that workers share one memory; in other copies the cache is empty."""
+        """Pickle all cached tensors as one, so that workers share one memory; a copy for another use has no cache."""
         with self._making:
             made = self._made()
         counts = {key: len(tensors) for key, tensors in made.items()}

@@ -340,8 +340,8 @@ def _sizes(validation: Any, test: Any, count: int, edge_type: Any) -> tuple[int,
             sizes.append(int(share * count))
         else:
             raise ValueError(
-                f"{_SPLIT}: {name} must be a float in [0, 1), a share, or an int, a number of links, got "
-                f"{shown(share)}. Pass 0.1."
+                f"{_SPLIT}: {name} must be a share of the links (a float in [0, 1)) or their number (an int), got "
+                f"{shown(share)}. Pass 0.1, for example."
             )
     if sum(sizes) >= count:
         raise ValueError(

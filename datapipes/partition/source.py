@@ -189,9 +189,10 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
 
 
 def _rows_of(where: str, text: str, graph: Any, domain: str, kind: Any, feature: Feature) -> Tensor:
-    """Return the rows of a feature in the order of the graph's nodes or edges, as an attribute has them.
+    """Return the rows of a feature in the order in which the graph stores attributes: by node id, or by position of the
+    edge.
 
-    A feature of edges has its rows by edge id. `text` names the feature in errors.
+    The feature stores rows of edges by edge id, so they are reordered. `text` names the feature in errors.
     """
     if isinstance(feature, SparseFeature):
         raise TypeError(

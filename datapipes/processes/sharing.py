@@ -198,7 +198,8 @@ class _Pickler(pickle.Pickler):  # not multiprocessing's, for which torch puts t
     def _gathered(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return `tensors` with those in ordinary memory replaced by copies in shared memory.
 
-        If those take SMALL bytes or less together, or the object has MOST_MEMORIES memories already, none is replaced.
+        None is replaced if those take SMALL bytes or less together, or if the object that is being pickled uses
+        MOST_MEMORIES blocks of shared memory already.
         """
         room = MOST_MEMORIES - len(self.memories)
         ordinary = {

@@ -111,7 +111,7 @@ class Numbered(Choice):
 
     def refuse_contradictions(self) -> None:
         if self.dependency == 1 and self.keys:
-            raise ValueError("keys are given; there must be none if the dependency is 1")
+            raise ValueError("keys has entries, but dependency is 1, for which keys must be empty")
         whole(1, self.dependency).read("until_next", self.until_next)
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:

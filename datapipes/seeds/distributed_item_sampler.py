@@ -165,14 +165,14 @@ class DistributedItemSampler(ItemSampler):
         """Return the error for another rank that differs from this one; `text` is the JSON of that rank's `_facts`."""
         other, here = json.loads(text), self._facts()
         differences = ", ".join(
-            f"{name} {here[name]} on rank {self.rank} and {other[name]} on rank {other['rank']}"
+            f"{name}={here[name]} on rank {self.rank} and {other[name]} on rank {other['rank']}"
             for name in here
             if name != "rank" and here[name] != other[name]
         )
         return ValueError(
-            f"{self.name}: ranks that share an item set must cut it alike, found {differences}. Give all ranks the "
-            "whole item set and the same arguments, since the sampler takes the share of a rank itself; or say "
-            "local_items=True if each rank has its own items."
+            f"{self.name}: ranks that share an item set must have the same items and arguments, found {differences}. "
+            "Give every rank the whole item set and the same arguments, since the sampler takes the share of a rank "
+            "itself; or say local_items=True if each rank has its own items."
         )
 
     def _cannot_agree(self, group: Any) -> str:

@@ -224,7 +224,7 @@ class ItemSet(Hashed):
         return arrays
 
     def _values(self) -> tuple[Any, ...]:
-        """Return what the set was made of, in the order of `names`."""
+        """Return values of which an equal set can be made, in the order of `names`; the ids, for a mask."""
         return tuple({**self._tensors, **self._lists}.get(name, self._length) for name in self.names)
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
-"""TFRecordDataLoader: loads a rank's share of the records of an entity as tensors.
+"""TFRecordDataLoader: loads a rank's share of the records of an entity (nodes or edges) as tensors.
 
-The files of an entity are the files in its folder whose name matches the pattern, sorted by name. Every rank sees the
-same files in the same order, so each file is in the share of exactly one rank.
+The files of an entity are those in its folder whose names match `tfrecord_uri_pattern`. They are sorted by name and
+divided into one contiguous share for each rank. All ranks must see the same files; then each file is in exactly one
+share.
 """
 
 from __future__ import annotations

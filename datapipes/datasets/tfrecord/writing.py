@@ -172,9 +172,9 @@ def records_of(columns: Sequence[tuple[bytes, NDArray[Any]]]) -> memoryview:
 
 
 def _entry(key: bytes, values: NDArray[Any]) -> list[_Piece]:
-    """Return the pieces that encode one key of all records, an entry of the map from keys to Features.
+    """Return the pieces that encode `key` and its values, for all records at once.
 
-    The Feature has one list, of int64 or float32.
+    In each record this is one entry of the map from keys to Features; the Feature has a list of int64 or of float32.
     """
     if values.dtype == np.float32:
         data = np.ascontiguousarray(values, "<f4").view(np.uint8)

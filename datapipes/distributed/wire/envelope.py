@@ -20,8 +20,8 @@ _DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times
 
 
 class Meant(NamedTuple):
-    """Which part of which partition a client means by its request, so that another server refuses the request. A field
-    that is None is not compared; before the first handshake a client does not know all ids.
+    """The part and the partition for which a client's request is meant. A server of another part or partition refuses
+    the request. A field that is None is not compared; before the first handshake a client does not know all ids.
 
     Attributes:
         part: id of the part.
@@ -120,9 +120,9 @@ def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str
     for kind, columns in by_kind.items():
         for number, column in enumerate(columns):
             if column.dtype not in _DTYPES[kind] or column.ndim != 1:
-                allowed = " and ".join(dtype_name(dtype) for dtype in _DTYPES[kind])
+                allowed = " or ".join(dtype_name(dtype) for dtype in _DTYPES[kind])
                 raise ValueError(
-                    f"{kind}.{number} is {column.dtype} {list(column.shape)}, allowed are {allowed} of 1 dimension"
+                    f"{kind}.{number} is {dtype_name(column.dtype)} {[*column.shape]}; {allowed} [n] is needed"
                 )
             num_rows = by_kind["ids"][number].shape[0]
             if column.shape[0] != num_rows:

@@ -94,7 +94,7 @@ class Workers(StreamStage):
         return ProcessPool(self.source, self._number, self._chain, self.options, self.context, pin=self.pin)
 
     def input_use(self) -> InputUse | None:
-        """Return that worker processes read the chain (see InputUser). None: they have no copy of the chain now."""
+        """Return the chain of which worker processes have a copy, as an InputUse; None if there is no copy now."""
         if self.context is None or not (isinstance(self._chain, Packed) or self._running.pool is not None):
             return None
         remedy = "Close the loader, and build a new one afterwards; or fetch behind its cut, in this process."

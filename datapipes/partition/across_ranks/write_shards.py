@@ -133,9 +133,9 @@ def _report(
 
 
 def _left_out(ranks: Exchange, shard: Shard) -> list[str]:
-    """Return texts that name the data that no part holds, the edge labels of each set.
+    """Return a text for each item set with edge labels, such as "train_set, 500 links": no part stores these.
 
-    []: the task has no edge labels.
+    Return [] if the task has no edge labels.
     """
     if shard.num_links is None:
         return []

@@ -33,10 +33,11 @@ _PICKLE = "pickle"  # the name of the pickled bytes in a message; the names of t
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles an object without its tensors, which are collected in `tensors`, {name: tensor}.
+    """Pickles an object, but collects its plain tensors (dense, in host memory, without a gradient) in `tensors`,
+    {name: tensor}.
 
-    If the object has both rows of a tensor [2, n], such as row and col of its edges, the tensor is collected once,
-    whole.
+    For a row of a contiguous tensor [2, n], such as row or col of the edges, the whole tensor is collected, once for
+    both rows.
     """
 
     def __init__(self, file: io.BytesIO) -> None:

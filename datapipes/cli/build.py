@@ -63,7 +63,7 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Build the graph or the data set, and return its description as (text, JSON values)."""
-    given = {name: value for name in _OF_EDGES if (value := getattr(arguments, name))}
+    given = {name: value for name in _OF_EDGES if (value := getattr(arguments, name)) not in (None, False)}
     if arguments.tables is None and not {"edges", "nodes"} <= given.keys():
         raise WrongUsage(
             "a graph needs --edges and --nodes, a data set --tables. Give --edges and --nodes, or --tables."

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -196,7 +197,7 @@ def read_graph_export(path: Path) -> Dataset:
 
 def _joined(name: str, parts: Sequence[Any]) -> Any:
     """Return the rows of several files as one table."""
-    with format_errors(f"the columns of {name!r}", "Give a column one type in all files."):
+    with format_errors(f"the columns of {shown(name)}", "Give a column one type in all files."):
         return needed("pyarrow", "ondisk", name).concat_tables(parts, promote_options="permissive")
 
 
@@ -375,5 +376,5 @@ def _header(path: Path) -> list[str]:
         return []
     try:
         return [cell.strip() for cell in head_of(path, kind).cells]
-    except (OSError, EOFError, ValueError, csv.Error):
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
         return []  # the reader says what is wrong with it

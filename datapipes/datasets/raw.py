@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipes.base.checks import one_line
-from datapipes.base.errors import sentence, text_of
+from datapipes.base.checks import one_line, reason
+from datapipes.base.errors import text_of
 from datapipes.base.files import read_regular
 from datapipes.base.sizes import check_memory
 from datapipes.ingest.plain_pickle import FileRefused
@@ -67,7 +67,7 @@ def format_errors(where: str, remedy: str = "") -> Iterator[None]:
     except FileRefused as error:
         raise DatasetFormatError.of(where, error.found, error.expected, error.remedy) from error
     except (ValueError, TypeError, LookupError, NotImplementedError) as error:
-        text = f"{sentence(error)} {remedy}" if remedy else text_of(error)
+        text = f"{reason(error)} {remedy}" if remedy else text_of(error)
         raise DatasetFormatError(f"{where}: {text}") from error
 
 

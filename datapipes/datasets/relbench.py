@@ -165,7 +165,8 @@ class RelBenchFolder:
                 fields = items.lists() if is_list else items.labels()
             sets[part] = HeteroItemSet({table: ItemSet(tuple(fields.values()), names=tuple(fields))})
         content = {k: v for k, v in self._content[name].items() if k not in ("sql", "description", "num_classes")}
-        facts = json.loads(json.dumps(content, default=str))  # YAML has dates
+        with format_errors(f"{name}/{MANIFEST}", _REMEDY):
+            facts = json.loads(json.dumps(content, default=str, allow_nan=False))  # YAML has dates
         if spec.task_type in ("binary_classification", "multiclass_classification"):
             labels = [items.item_sets[table].take(torch.arange(len(items))).get("labels") for items in sets.values()]
             facts["num_classes"] = max([2, *(int(rows.max()) + 1 for rows in labels if rows is not None and len(rows))])

@@ -245,7 +245,8 @@ def _labels(plan: Plan, reading: Reading) -> tuple[dict[str, NDArray[Any]], tupl
         }, None
     if "text" in forms:
         every = {name for column in columns.values() for name in column.categories()}
-        names = [*map(str, sorted(every, key=None if all(isinstance(name, int) for name in every) else str))]
+        ordered = sorted(every, key=None if all(isinstance(name, int) for name in every) else str)
+        names = [*dict.fromkeys(map(str, ordered))]
         _refuse_many(len(names))
         place = {name: number for number, name in enumerate(names)}
         for table, column in columns.items():

@@ -195,10 +195,10 @@ def read_table_folder(path: Path) -> Dataset:
         return ItemSet(tuple(rows.values()), tuple(rows))
 
     data = OnDiskDataset(path, include_original_edge_id=True).load()
-    with format_errors(f"{path.name}/{TABLES}"):
+    with format_errors(f"{path.name}/{TABLES}", "Write the folder anew."):
         rest = parse_strict(read_regular(path / TABLES, _MOST_BYTES).decode(), floats=True)
         if not isinstance(rest, dict) or rest.keys() != {*_FIELDS}:
-            raise ValueError(f"found {shown([*rest] if isinstance(rest, dict) else rest)}; expected {_FIELDS}")
+            raise ValueError(f"found {shown([*rest] if isinstance(rest, dict) else rest)}; expected {[*_FIELDS]}")
         for name, kinds in _FIELDS.items():
             if not isinstance(rest[name], kinds):
                 raise ValueError(f"{name} is {shown(rest[name])}, expected {kinds}")
@@ -215,13 +215,15 @@ def read_table_folder(path: Path) -> Dataset:
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"found {shown(texts)}; expected texts")
         cuts, stored_tasks = rest.pop("cuts"), rest.pop("tasks")
+        if cuts is not None and [type(cut) for cut in cuts] != [int, int]:
+            raise ValueError(f"found the cuts {shown(cuts)}; expected two times")
         rest["node_names"] = {kind: names(stored) for kind, stored in rest["node_names"]}
         for kind, of_type in rest["node_names"].items():
             if len(of_type) != data.graph.num_nodes_of(kind):
                 raise ValueError(f"found {len(of_type)} names of {kind!r}; expected one for each node")
         rest["left_out"] = {(table, column): text for table, column, text in rest["left_out"]}
         rest["class_names"] = tuple(rest["class_names"])
-        counts = [rest["num_classes"], *(metadata.get("num_classes", 0) for metadata, _ in stored_tasks)]
+        counts = [rest["num_classes"], *(dict(metadata).get("num_classes", 0) for metadata, _ in stored_tasks)]
         if any(type(count) is not int or not 0 <= count <= MAX_CLASSES for count in counts) or counts[0] != len(
             rest["class_names"]
         ):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes.base.checks import shown
-from datapipes.base.errors import needed
+from datapipes.base.errors import needed, sentence
 from datapipes.base.sizes import check_memory
 from datapipes.ingest.ids import TEXTS, Ids, Names, WrongCell, exact_floats, first_that_fails, words_of
 from datapipes.ingest.pieces import Pieces, read_in_pieces
@@ -78,7 +78,11 @@ def times_of(column: Any, unit: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def time_of(value: Any, unit: str) -> int:
     """Return one time, int in `unit`; see times_of. Raises WrongCell, also for a missing one."""
-    (time,), (is_missing,) = times_of(needed("pyarrow", "ondisk", "a time").array([value]), unit)
+    pyarrow = needed("pyarrow", "ondisk", "a time")
+    try:
+        (time,), (is_missing,) = times_of(pyarrow.array([value]), unit)
+    except (TypeError, OverflowError) as error:
+        raise WrongCell(0, f"is {shown(value)}, which is no time of 64 bits. Write a date.") from error
     if is_missing:
         raise WrongCell(0, f"is {shown(value)}, which is no time. Write it like 2024-05-31 or 2024-05-31T09:00:00.")
     return int(time)
@@ -91,7 +95,7 @@ def is_until(column: Any, last: Any, unit: str) -> NDArray[Any]:
     """
     pyarrow = needed("pyarrow", "ondisk", "a table")
     if str(column.type) in TEXTS:
-        unit = "us"
+        unit = "ns" if unit == "ns" else "us"
     elif pyarrow.types.is_timestamp(column.type):
         unit = column.type.unit
     times, missing = times_of(column, unit)
@@ -246,8 +250,12 @@ class Column:
     def _called(self, cells: Any) -> NDArray[Any]:
         assert callable(self.kind)
         made = self.kind(cells.to_pylist())
-        made = made.detach().cpu().numpy() if isinstance(made, Tensor) else made
-        values = np.array(made)  # a copy: the function may use its memory again
+        try:
+            made = made.detach().cpu().numpy() if isinstance(made, Tensor) else made
+            values = np.array(made)  # a copy: the function may use its memory again
+        except (TypeError, ValueError) as error:  # bfloat16; rows of different lengths
+            text = f"is read by a function whose result is no array: {sentence(error)} Return an array of numbers."
+            raise WrongCell(None, text) from error
         if values.shape[:1] != (len(cells),) or values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
             found = f"{values.dtype} {shown([*values.shape])} for {len(cells)} cells"
             text = f"is read by a function that returned {found}. Return an array of numbers with a row for each cell."

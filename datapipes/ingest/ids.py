@@ -159,6 +159,8 @@ class Names(Sequence[Any]):
     @overload
     def __getitem__(self, place: slice | Sequence[int] | Tensor | NDArray[Any]) -> list[Any]: ...
     def __getitem__(self, place: Any) -> Any:
+        if str(getattr(place, "dtype", "")).endswith("bool"):
+            raise TypeError("names: places must be integers, got bool. Pass mask.nonzero().")
         if isinstance(place, slice):
             place = range(*place.indices(len(self)))
         if (isinstance(place, Sequence) and not isinstance(place, str)) or getattr(place, "ndim", 0) > 0:
@@ -170,7 +172,7 @@ class Names(Sequence[Any]):
                 f"names: a place must be an integer, got {shown(place)}. Pass the number of a node."
             ) from None
         except IndexError:
-            raise IndexError(f"names: {place} is not in [0, {len(self)}). Pass an id of this type.") from None
+            raise IndexError(f"names: {shown(place)} is not in [0, {len(self)}). Pass an id of this type.") from None
         number = number if self._chosen is None else int(self._chosen[number])
         return self._ids.names(number, number + 1)[0]
 
@@ -198,7 +200,7 @@ class Names(Sequence[Any]):
             raise ValueError(f"names: {shown(names)} are no ids of one kind. Pass texts or integers.") from error
         try:
             if self._ids.kind == "uuids" and str(column.type) in TEXTS:
-                cells = pyarrow.array([*map(_bytes_of_uuid, names)], pyarrow.binary(16))
+                cells = pyarrow.array([*map(_bytes_of_uuid, column.to_pylist())], pyarrow.binary(16))
                 column = pyarrow.ExtensionArray.from_storage(pyarrow.uuid(), cells)
             numbers = self._ids.number([column], add=False)[0]
         except WrongCell as error:
@@ -230,7 +232,7 @@ class Names(Sequence[Any]):
 def _bytes_of_uuid(name: Any) -> bytes | None:
     try:
         return uuid.UUID(name).bytes
-    except (ValueError, TypeError, AttributeError):  # no UUID, so it is no name
+    except (ValueError, TypeError):  # no UUID, so it is no name
         return None
 
 

@@ -179,7 +179,8 @@ def graph_of_dataset(where: str, data: Any) -> tuple[CSCGraph | HeteroCSCGraph, 
             )
     counts = {kind: graph.num_nodes_of(kind) for kind in graph.node_types}
     left_out = attributes_of_items(where, {name: getattr(data, name) for name in _MASKS}, counts, nodes)
-    if getattr(data, "training_graph", None) not in (None, graph):
+    is_made_later = hasattr(data, "_make_training_graph")  # and then it differs
+    if is_made_later or getattr(data, "training_graph", None) not in (None, graph):
         left_out.append("training_graph, which differs from graph")
     if getattr(data, "node_names", None):
         left_out.append("node_names")

@@ -47,7 +47,7 @@ def tensor_frames(data: Dataset, minibatch: MiniBatch) -> dict[Any, Any]:
             continue
         rows = rows.long() if column == frame.categorical else rows.float()
         missing = features.get((kind, f"{name}_missing"))
-        if missing is not None:
+        if missing is not None and missing.dtype == torch.bool:
             rows = rows.masked_fill(
                 missing.view(-1, *[1] * (rows.ndim - 1)), -1 if column == frame.categorical else torch.nan
             )

@@ -18,6 +18,7 @@ from datapipes.base.checks import (
     as_tensor,
     check_index_tensor,
     check_int,
+    check_within,
     dtype_name,
     how_to_get_ids,
     shown,
@@ -186,7 +187,8 @@ class ItemSet(Hashed):
             raise IndexError(f"ItemSet: positions must be in [0, {len(self)}). Take others. ({error})") from error
         taken.update({name: rows.padded(positions) for name, rows in self._lists.items()})
         if self._count is not None:
-            taken["seeds"] = positions
+            check_within("ItemSet", "positions", positions, self._count, "Take others.")
+            taken["seeds"] = positions.clone()
         return taken
 
     def _taken(self, positions: Tensor) -> dict[str, Tensor]:

@@ -204,6 +204,15 @@ def test_mutated_files_are_read_or_end_in_typed_errors(tmp_path):
     assert num_errors > 30
 
 
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_damaged_gzip_has_a_typed_error(tmp_path, as_folder):
+    content = bytearray(gzip.compress(b"Source,Target\n" + b"1,2\n" * 1000))
+    content[10:30] = bytes(20)
+    (tmp_path / "edges.csv.gz").write_bytes(content)
+    with pytest.raises((DatasetFormatError, ValueError), match=r"edges\.csv\.gz|no nodes\.csv"):
+        dp.datasets.open(tmp_path if as_folder else tmp_path / "edges.csv.gz")
+
+
 def test_what_these_readers_refuse(tmp_path, refuses):
     def opened(files, **arguments):
         folder = tmp_path / str(len([*tmp_path.iterdir()]))

@@ -190,6 +190,9 @@ def test_a_folder_that_was_changed_ends_in_typed_errors(tmp_path):
         {**facts, "node_names": [["user", ["words", *names[0][1][1:]]]]},
         {**facts, "node_names": [["user", [names[0][1][0], *names[0][1][:0:-1]]]]},
         {**facts, "facts": [[]]},
+        {**facts, "cuts": ["a", "b"]},
+        {**facts, "cuts": [1]},
+        {**facts, "tasks": [[[], {}]]},
         {**facts, "facts": [[["node", "user", "none"], {"mean": 0.0}]]},
         {**facts, "num_classes": 5},
         {**facts, "num_classes": True, "class_names": ["a"]},
@@ -270,6 +273,9 @@ def test_statistics_are_those_of_finite_numbers(tmp_path):
 def test_categories_of_integers_are_classes_in_their_order():
     data = dp.datasets.from_tables({"t": {"y": pd.Categorical([10, 2, 10])}}, labels={"t": "y"})
     assert (data.class_names, data.train_set.item_sets["t"][:][1].tolist()) == (("2", "10"), [1, 0, 1])
+    tables = {"t": {"y": pd.Categorical([1, 2])}, "u": {"y": pd.Categorical(["2", "1"])}}
+    data = dp.datasets.from_tables({k: pd.DataFrame(v) for k, v in tables.items()}, labels={"t": "y", "u": "y"})
+    assert data.class_names == ("1", "2")
 
 
 def test_without_labelled_rows_the_split_is_not_by_time():
@@ -642,6 +648,12 @@ def test_what_does_not_fit_is_refused_by_name(refuses, tmp_path):
         (ValueError, {"t": {"at": np.array([1_700_000_001], np.float32)}}, {"times": {"t": "at"}}),
         (ValueError, {"t": {"y": [f"l{i}" for i in range(70_000)]}}, {"labels": {"t": "y"}}),
         (ValueError, {"t": {"x": pa.array([[1.0, 1e300]])}}, {}),
+        (ValueError, {"t": {"y": [1], "at": [1]}}, {"labels": {"t": "y"}, "times": {"t": "at"}, "split": (2**70, 2)}),
+        (
+            ValueError,
+            {"t": {"v": ["a"]}},
+            {"features": {"t": {"v": lambda cells: torch.zeros(1, dtype=torch.bfloat16)}}},
+        ),
         (ValueError, {"t": {"x": pa.array([[[1.0, 2.0], [1.0]]])}}, {}),
         (ValueError, {"t": {"v": ["a"]}}, {"features": {"t": {"v": lambda cells: np.zeros(1, np.longdouble)}}}),
     ):

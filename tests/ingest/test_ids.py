@@ -87,6 +87,7 @@ def test_names_are_looked_up_by_tensors_and_those_that_are_no_uuid_are_not_there
     ids, one = Ids(), uuid.UUID(int=5)
     ids.number([pa.array([one.bytes], pa.uuid())], add=True)
     assert Names(ids).numbers([str(one), "nobody", None]).tolist() == [0, -1, -1]
+    assert Names(ids).numbers(pa.array(["nobody", str(one)])).tolist() == [-1, 0]
     numbers = Ids()
     numbers.number([pa.array([7, 9])], add=True)
     assert Names(numbers).numbers(torch.tensor([9, 8])).tolist() == [1, -1]
@@ -100,7 +101,7 @@ def test_what_is_no_id_is_refused(refuses):
         refuses(WrongCell, ids.number, [cells], add=True)
     refuses(ValueError, Names(ids).numbers, ["a"])
     refuses(IndexError, Names(ids).__getitem__, 1)
-    for place in (0.5, "0", np.array([True]), torch.tensor([1.0])):
+    for place in (0.5, "0", np.array([True]), torch.tensor([True]), torch.tensor([1.0])):
         refuses(TypeError, Names(ids).__getitem__, place)
     refuses(ValueError, Names(ids).numbers, [2**63])
     refuses(ValueError, Names(ids).numbers, [object()])

@@ -181,6 +181,8 @@ def test_what_is_refused_of_items_with_types(refuses):
         refuses(IndexError, items.take, torch.tensor([3, place, 4]))
     assert all(len(rows) == 0 for rows in items.take(torch.zeros(0, dtype=torch.int64))["seeds"].values())
     refuses(IndexError, items.__getitem__, 55)
+    for of_one_type in (dp.ItemSet(3), dp.ItemSet(torch.arange(3))):
+        refuses(IndexError, dp.HeteroItemSet({"paper": of_one_type}).take, torch.tensor([0, 3]))
     empty = dp.HeteroItemSet({"a": dp.ItemSet(2), "b": dp.ItemSet(torch.zeros(4, dtype=torch.bool))})
     refuses(ValueError, dp.ItemSampler, empty, 2)
     refuses(TypeError, dp.DistributedItemSampler, {"paper": dp.ItemSet(5)}, 2, rank=0, world_size=1)

@@ -225,7 +225,7 @@ def test_what_indices_of_items_are_refused(refuses):
     for place in (3, -4):
         refuses(IndexError, items.__getitem__, place)
         refuses(IndexError, dp.ItemSet(0).__getitem__, place)
-    for take in (items.__getitem__, items.take):
+    for take in (items.__getitem__, items.take, dp.ItemSet(3).take):
         for place in (3, -1):
             with pytest.raises(IndexError, match=r"ItemSet: positions must be in \[0, 3\)"):  # and torch's text
                 take(torch.tensor([0, place]))

@@ -9,11 +9,12 @@ add_ages, for times of purchases. The first two are compared with torch_geometri
 same graph, with the same columns as `x`; without pyg-lib this side is left out. One thread each. All in alternation,
 median of 7.
 Run: python benchmarks/tables.py
-Result (2-core VM, shared; ids on commit 94fb26f, typed on ae6d129): 8.7 M texts/s, 2.2 x pandas.factorize (another run,
+Result (2-core VM, shared; ids on commit 94fb26f, typed on d4b679b): 8.7 M texts/s, 2.2 x pandas.factorize (another run,
 before a text of up to 12 bytes lay in one line: 1.8 x), dictionary_encode 3.8. With 10 purchases (7,900 edges a
-minibatch) 1,034 minibatches/s, 802 with columns and 664 with ages; PyG on pyg-lib 0.9.0 321 and 307: 3.2 x and 2.6 x
-(another run: 2.8 x and 2.3 x); half of our 0.9 ms is Python. With 100 (52,000 edges) 324, 224 and 194, PyG 55 and 48:
-5.9 x and 4.6 x (another run: 5.2 x and 4.7 x). 10^8 texts, 63 million of them distinct, as the ends of 5 * 10^7 edges
+minibatch) 1,022 minibatches/s, 773 with columns; PyG on pyg-lib 0.9.0 272 and 260: 3.8 x and 3.0 x (another run: 4.0 x
+and 3.1 x; before types and items of one type were looked up at once: 2.8 to 3.2 x and 2.3 to 2.6 x); half of our ms is
+Python. With 100 (52,000 edges) 278 and 227, PyG 58 and 56: 4.8 x and 4.1 x (other runs: 5.2 to 6.1 x and 4.6 to 4.8 x);
+ages cost 16 % of either. 10^8 texts, 63 million of them distinct, as the ends of 5 * 10^7 edges
 in a Parquet file, become a folder in 48 s in a cgroup of 4 GiB; anonymous memory: 3.4 GB.
 """
 

@@ -190,7 +190,7 @@ def read_yaml(folder: Path) -> Description:
     content = content_of(folder / YAML, MOST_YAML_BYTES)
     try:
         return described(folder, without_nulls(parse_yaml(content)))
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise DatasetFormatError(f"{folder.name}/{YAML}: {str(error).rstrip('.')}. Correct the file.") from error
 
 

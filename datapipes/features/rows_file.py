@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import as_tensor, dtype_name, shown
+from datapipes.base.checks import as_tensor, dtype_name, reason, shown
 from datapipes.base.files import open_regular
 from datapipes.base.folder import check_space, room_told
 from datapipes.base.records import OMITTED, Count, from_json, to_json
@@ -74,9 +74,9 @@ def read_header(path: Path) -> tuple[RowsHeader, Tensor | None]:
             if header.begin % BLOCK or header.begin < _MOST_HEADER + of_scale or needed != size:
                 raise ValueError(f"the rows take bytes {header.begin} to {needed}, the file has {size} bytes")
             scale = np.frombuffer(file.read(of_scale), np.float32).copy() if of_scale else None
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"DiskFeature: {path} is no whole file of DiskFeature.write: {shown(error)}. Write it again."
+                f"DiskFeature: {path} is no whole file of DiskFeature.write: {reason(error)} Write it again."
             ) from error
     return header, None if scale is None else torch.from_numpy(scale).reshape(header.shape[1:])
 

@@ -111,7 +111,7 @@ def built_of(folder: Path) -> str | None:
 def header_in(folder: Path) -> dict[str, Any]:
     """Return graph.json of a folder, parsed and unchecked; {} if the file is missing or no JSON object."""
     header: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # `load` raises the proper error
+    with contextlib.suppress(OSError, ValueError):  # `load` raises the proper error
         header = parse_strict(read_regular(folder / HEADER, MOST_HEADER_BYTES).decode("utf-8"))
     return header if isinstance(header, dict) else {}
 

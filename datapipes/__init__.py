@@ -45,6 +45,7 @@ from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.negative_sampler import NegativeSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
+from datapipes.sampling.padder import Padder, measure_sizes
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder, add_reverse_edges, exclude_seed_edges
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
@@ -89,6 +90,7 @@ __all__ = [
     "MpChannel",
     "NegativeSampler",
     "NeighborSampler",
+    "Padder",
     "PeerDied",
     "Prefetcher",
     "QueueTimeoutError",
@@ -108,6 +110,7 @@ __all__ = [
     "datasets",
     "distributed",
     "exclude_seed_edges",
+    "measure_sizes",
     "random_link_split",
     "register_stage",
     "stages",

@@ -209,6 +209,32 @@ def coo_to_csc(
 def csc_to_coo(hops: list[tuple[_I64, _I32]], edge_ids: list[_I64]) -> tuple[_I64, _I64]: ...
 @overload
 def csc_to_coo(hops: list[tuple[_I64, _I64]], edge_ids: list[_I64]) -> tuple[_I64, _I64]: ...
+@overload
+def pad_block(
+    indptr: _I64,
+    indices: _I32,
+    edge_ids: _I64 | None,
+    to: tuple[list[int], list[int]],
+    from_: tuple[list[int], list[int]],
+    num_edges: int,
+    *,
+    num_threads: int = 1,
+) -> tuple[_I64, _I32, _I64 | None]: ...
+@overload
+def pad_block(
+    indptr: _I64,
+    indices: _I64,
+    edge_ids: _I64 | None,
+    to: tuple[list[int], list[int]],
+    from_: tuple[list[int], list[int]],
+    num_edges: int,
+    *,
+    num_threads: int = 1,
+) -> tuple[_I64, _I64, _I64 | None]: ...
+@overload
+def pad_values(values: _I32, layers: tuple[list[int], list[int]], padding: int) -> _I32: ...
+@overload
+def pad_values(values: _I64, layers: tuple[list[int], list[int]], padding: int) -> _I64: ...
 def validate_csc(indptr: _I64, indices: _I32 | _I64, *, num_sources: int | None = None) -> None: ...
 def fill_source_times(indices: _I32 | _I64, of_nodes: _I64, out: _I64, *, num_threads: int = 1) -> None: ...
 def find_sorted_rows(

@@ -14,11 +14,14 @@
 #include "graph/coo_to_csc.h"
 #include "graph/csc_to_coo.h"
 #include "graph/edge_times.h"
+#include "graph/pad_block.h"
 #include "graph/rows_digest.h"
 #include "graph/validate.h"
 
 namespace datapipes {
 namespace {
+
+using LayerSizes = std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>;  // nodes and rows of each layer
 
 template <class Id>
 void bind_graph_for(py::module_& m) {
@@ -46,6 +49,30 @@ void bind_graph_for(py::module_& m) {
                               to_numpy(std::move(coo.ids)));
       },
       py::arg("hops").noconvert(), py::arg("edge_ids").noconvert());
+  m.def(
+      "pad_block",
+      [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const std::optional<Array<std::int64_t>>& edge_ids,
+         const LayerSizes& to, const LayerSizes& from, std::int64_t num_edges, int num_threads) {
+        check_threads(num_threads);
+        const auto offsets = view(indptr, "indptr");
+        const auto sources = view(indices, "indices");
+        std::optional<std::span<const std::int64_t>> ids;
+        if (edge_ids) ids = view(*edge_ids, "edge_ids");
+        const Layers into{to.first, to.second}, out_of{from.first, from.second};
+        auto padded = without_gil([&] { return pad_block<Id>(offsets, sources, ids, into, out_of, num_edges, num_threads); });
+        return py::make_tuple(to_numpy(std::move(padded.indptr)), to_numpy(std::move(padded.indices)),
+                              to_numpy_if(edge_ids.has_value(), std::move(padded.edge_ids)));
+      },
+      py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(), py::arg("to"),
+      py::arg("from_"), py::arg("num_edges"), py::kw_only(), py::arg("num_threads") = 1);
+  m.def(
+      "pad_values",
+      [](const Array<Id>& values, const LayerSizes& layers, Id padding) {
+        const auto from = view(values, "values");
+        auto padded = without_gil([&] { return pad_values<Id>(from, {layers.first, layers.second}, padding); });
+        return to_numpy(std::move(padded));
+      },
+      py::arg("values").noconvert(), py::arg("layers"), py::arg("padding"));
   m.def(
       "validate_csc",
       [](const Array<std::int64_t>& indptr, const Array<Id>& indices, std::optional<std::int64_t> num_sources) {

@@ -40,6 +40,7 @@ from datapipes.features.feature_store import (
     other_form,
     store_keys,
 )
+from datapipes.features.padding_rows import existing, with_zeros
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch, SparseRows
@@ -189,7 +190,15 @@ class FeatureFetcher(MiniBatchTransformer):
         return not hides_own(self, FeatureFetcher, "transform")
 
     def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
-        """Return the requests (domain, type, name, ids) for the features of a minibatch, those for nodes first."""
+        """Return the requests (domain, type, name, ids) for the features of a minibatch, those for nodes first. Ids of
+        padding are replaced by ids that exist.
+        """
+        requests = self._requests_of(minibatch)
+        if minibatch.bucket is None:
+            return requests
+        return [(*key, existing(ids, self.feature_store[tuple(key)].count)) for *key, ids in requests]
+
+    def _requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
         requests: list[FeatureRequest] = []
         if self._of_nodes:
             nodes = self._nodes_of(minibatch)
@@ -200,7 +209,11 @@ class FeatureFetcher(MiniBatchTransformer):
 
     def _filled(self, minibatch: MiniBatch, requests: list[FeatureRequest], all_rows: Any) -> MiniBatch:
         """Check `all_rows`, the store's answers to `requests`; return the minibatch with these rows."""
-        read = iter(checked_rows(requests, all_rows))
+        rows = checked_rows(requests, all_rows)
+        if minibatch.bucket is not None:
+            asked_for = self._requests_of(minibatch)
+            rows = [with_zeros(part, ids) for part, (*_, ids) in zip(rows, asked_for, strict=True)]
+        read = iter(rows)
         changes: dict[str, Any] = {}
         if self._of_nodes:
             of_nodes = {key: next(read) for key in self._of_nodes}

@@ -173,6 +173,7 @@ class DataLoader(StreamStage):
         sampling. "channel" has the counts of the present or last ShmChannel from worker processes, see
         ShmChannel.stats: many `send_waits` mean that the workers are faster than the stages after them, many
         `recv_waits` that the workers are slower. Workers that are not persistent get a new channel each epoch.
+        "padding" counts the minibatches of each bucket of `pad`.
         """
         rows: dict[str, dict[str, float]] = self._clock.stats()
         if (epochs := self._watch.epochs)["calls"] > 0:
@@ -182,6 +183,8 @@ class DataLoader(StreamStage):
         for fetcher in self._plan.find(FeatureFetcher):
             if read := fetcher.feature_store.stats():
                 rows["features"] = {name: float(count) for name, count in read.items()}
+        if padding := self._watch.padding:
+            rows["padding"] = {name: float(count) for name, count in sorted(padding.items())}
         return LoaderStats.of_plan(rows, repr(self), self._plan, self._watch.samples)
 
     def trace(self, path: str | Path) -> None:

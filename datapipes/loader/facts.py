@@ -21,7 +21,7 @@ from datapipes.chain.stage_graph import StageGraph
 from datapipes.loader.workers.workers import Workers
 
 CONSUMER = "consumer"
-NO_STAGES = ("epochs", "channel", "workers", "features")  # rows that do not count calls
+NO_STAGES = ("epochs", "channel", "workers", "features", "padding")  # rows that do not count calls
 
 Counts = dict[str, float]
 AnyFacts = TypeVar("AnyFacts", bound="Facts")

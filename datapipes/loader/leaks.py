@@ -100,6 +100,9 @@ class LookForLeaks:
             if not isinstance(pairs, Tensor) or pairs.ndim != 2 or pairs.shape[1] < 2 or isinstance(edge_type, str):
                 continue
             labels: Any = values_of(minibatch.labels, edge_type)
+            if minibatch.bucket is not None:
+                is_real = values_of(minibatch.masks.seeds, edge_type)
+                pairs, labels = pairs[is_real], labels[is_real] if isinstance(labels, Tensor) else labels
             if isinstance(labels, Tensor) and labels.shape == pairs.shape[:1] and pairs.shape[1] == 2:
                 pairs = pairs.cpu()[labels.cpu() > 0]
             pairs_of[edge_type] = pairs[:MOST_PAIRS, :2].cpu().long().numpy()

@@ -6,6 +6,7 @@ import math
 import os
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from datapipes.base.checks import aligned, one_line
@@ -74,7 +75,7 @@ class LoaderStats(Facts):
 
     def in_words(self, name: str) -> list[tuple[str, str]]:
         """Return [(description of a count, its value as text)] for the row `name`, which is one of NO_STAGES ("epochs",
-        "channel", "workers", "features").
+        "channel", "workers", "features", "padding").
         """
         counts, texts = [], COUNTS.get(name, {})
         for key, value in self.get(name, {}).items():
@@ -118,6 +119,7 @@ class Watch:
             between looks. In that time, "processor_seconds" is what the caller's process used, and "idle_seconds" is
             how long the processors were idle, all processors added up.
         samples: the memory at several times, the oldest first.
+        padding: {"minibatches of bucket N": number of delivered minibatches}.
     """
 
     MOST_SAMPLES = 256
@@ -126,6 +128,7 @@ class Watch:
         names = "calls seconds start_seconds latest_start_seconds begun watched_seconds processor_seconds idle_seconds"
         self.epochs = dict.fromkeys(names.split(), 0.0)
         self.samples: list[Sample] = []
+        self.padding: Counter[str] = Counter()
         self._workers = workers
         self._every_s = 0.25
         self._looked = (0.0, 0.0, 0.0)  # time of the last look; processor time of this process and idle time then
@@ -217,6 +220,8 @@ class Delivered(Iterator[MiniBatch]):
         self._delivered = now, minibatch.index
         epochs["calls"] += 1
         epochs["seconds"] += now - began
+        if minibatch.bucket is not None:
+            self._watch.padding[f"minibatches of bucket {minibatch.bucket}"] += 1
         if now >= self._watch.next_look:
             self._watch.look(now)
         return minibatch

@@ -69,7 +69,7 @@ def flattened(
         IndexError, ValueError: See MiniBatch.to_pyg.
     """
     hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
-    num_seeds, is_known = _num_seeds(compacted, seeds, by_type(input_nodes))
+    num_seeds, is_known = count_seeds(compacted, seeds, by_type(input_nodes))
     # Blocks of a subgraph_type have more destinations than seeds.
     has_hops = is_known and (
         len(hops) > 1
@@ -78,7 +78,7 @@ def flattened(
     )
     nodes: dict[Any, FlatNodes] = {}
     for node_type, ids in by_type(input_nodes).items():
-        sizes = _sizes(hops, node_type, int(ids.shape[0]), num_seeds)
+        sizes = sizes_of_nodes(hops, node_type, int(ids.shape[0]), num_seeds)
         counts = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
         rows = _rows_of_seeds(where_of(node_type), compacted.get(node_type), sizes[0], int(ids.shape[0]))
         if rows is not None:
@@ -214,7 +214,7 @@ def _edges(where: str, hops: list[Block], of_src: SeedRows | None, of_dst: SeedR
     return FlatEdges(edge_index, edge_ids, counts, kept)
 
 
-def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:
+def sizes_of_nodes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: Mapping[Any, int]) -> list[int]:
     """Return how many nodes of a type were found before the first hop, and after each hop.
 
     A block gives the number of nodes of its source type and of its destination type. A type that is no source has no
@@ -228,7 +228,7 @@ def _sizes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_seeds: M
     return [first, *(hop[as_src[0]].num_src for hop in hops)]
 
 
-def _num_seeds(
+def count_seeds(
     compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]
 ) -> tuple[Any, bool]:
     """Return (counts, is_known). counts is {node type: how many of its nodes are seeds}; is_known says whether these
@@ -236,20 +236,30 @@ def _num_seeds(
 
     The counts follow from the largest local ids of seeds, since seeds have the first local ids.
     """
-    counts, is_known = dict.fromkeys(nodes, 0), True
+    counts, entries, is_known = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0), True
     for type_, local in compacted.items():
         columns = [(type_, local)]
         if isinstance(type_, tuple):
             more, pairs = local[:, 2:], local[:, :2]
-            # Negatives are destinations or sources: find the end whose node ids match.
-            ends = [i for i in (2, 0) if type_ not in seeds or _are_nodes(nodes[type_[i]], more, seeds[type_][:, 2:])]
+            ends = negative_ends(type_, local, seeds.get(type_), nodes)
             columns = [(type_[0], pairs[:, 0]), (type_[2], pairs[:, 1]), (type_[ends[0] if ends else 0], more)]
             if len({type_[i] for i in ends}) == 2 and more.numel() > 0:  # few nodes: the ids fit both types
                 is_known &= bool(more.max() <= pairs.amax(0).min())
         for node_type, ids in columns:
+            entries[node_type] += ids.numel()
             if ids.numel() > 0:
                 counts[node_type] = max(counts[node_type], int(ids.max()) + 1)
-    return counts, is_known
+    return {node_type: min(count, entries[node_type]) for node_type, count in counts.items()}, is_known
+
+
+def negative_ends(edge_type: EdgeType, local: Tensor, seeds: Tensor | None, nodes: Mapping[Any, Tensor]) -> list[int]:
+    """Return the ends of an edge type, as positions in it, to whose nodes the columns from 2 on of seeds [n, k] can
+    belong: negatives are destinations or sources. Both may fit.
+
+    Args:
+        local, seeds: the compacted seeds and the seeds; if `seeds` is None, both ends are returned.
+    """
+    return [end for end in (2, 0) if seeds is None or _are_nodes(nodes[edge_type[end]], local[:, 2:], seeds[:, 2:])]
 
 
 def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:

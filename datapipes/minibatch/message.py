@@ -61,7 +61,7 @@ def _place_of(key: str) -> _Place:
     match parts:
         case [hop, str(part), *types] if part in HOP_PARTS and _is_hop(hop):
             return _Place(part, _type_in(key, part, types), "", int(hop[3:]))
-        case [("epoch" | "index") as field]:
+        case [("epoch" | "index" | "bucket") as field]:
             return _Place(field, None)
         case [str(field), *types] if field in PLAIN_FIELDS:
             return _Place(field, _type_in(key, field, types))
@@ -150,7 +150,7 @@ def _no_key(key: str) -> ValueError:
     """Return the error for `key`, a key of a message that cannot belong to a minibatch."""
     return ValueError(
         f"MiniBatch.from_message: key {key!r} is not one of a minibatch. Allowed: {', '.join(PLAIN_FIELDS)}, epoch, "
-        "index, extra.NAME, node_features.NAME, hop0.indptr ..., and with types seeds.TYPE, extra.TYPE.NAME, "
+        "index, bucket, extra.NAME, node_features.NAME, hop0.indptr ..., and with types seeds.TYPE, extra.TYPE.NAME, "
         "hop0.indptr.SRC:REL:DST ... Send only what to_message() made."
     )
 
@@ -165,6 +165,8 @@ def to_message(minibatch: Any) -> Message:
     # One call for all numbers is faster.
     first, second, *num_sources = torch.tensor([minibatch.epoch, minibatch.index, *counts]).unbind()
     message: Message = {"epoch": first, "index": second}
+    if minibatch.bucket is not None:
+        message["bucket"] = torch.tensor(minibatch.bucket)
     for name, value in minibatch._plain_fields().items():
         for type_, tensor in by_type(value).items():
             message[name if type_ is None else join_key(name, type_)] = tensor
@@ -234,7 +236,7 @@ def fields_of(message: Mapping[str, Tensor]) -> dict[str, Any]:
                 "made."
             )
         field, type_, name, hop, _ = place = _place_of(key)
-        if field in ("epoch", "index"):
+        if field in ("epoch", "index", "bucket"):
             fields[field] = _number_of(key, value)
             continue
         if type_ is None:

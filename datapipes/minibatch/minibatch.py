@@ -21,6 +21,7 @@ from datapipes.base.html import table_html
 from datapipes.base.rng import RngKey
 from datapipes.minibatch.block import Block, Movable, SampledSubgraph, TensorMap
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
+from datapipes.minibatch.padding import Masks, masks_of
 from datapipes.minibatch.pyg_data import pyg_data
 from datapipes.minibatch.sparse_rows import SparseRows
 
@@ -61,6 +62,8 @@ class MiniBatch(Movable):
             sampling). With types the positions are counted over all types, type by type in sorted order.
         extra: {name: [n, ...]}, further named fields of the item set, aligned with the seeds; with types {name: {type:
             [n, ...]}}. {} if there are none.
+        bucket: the number of the bucket to whose sizes `pad` has padded the minibatch; None: it is not padded.
+            Minibatches with the same number have the same shapes.
         epoch, index: the position of this minibatch; with the ItemSampler's random seed they decide all its content.
         rng: random key of the stage that works on the minibatch; set by the runtime, not part of the message.
     """
@@ -76,6 +79,7 @@ class MiniBatch(Movable):
     timestamps: TensorOrDict | None = None
     batch: TensorOrDict | None = None
     extra: dict[str, TensorOrDict] = field(default_factory=dict)
+    bucket: int | None = None
     epoch: int = 0
     index: int = 0
     rng: RngKey | None = None
@@ -88,6 +92,13 @@ class MiniBatch(Movable):
     def num_layers(self) -> int:
         """Number of hops."""
         return len(self.blocks or ())
+
+    @property
+    def masks(self) -> Masks:
+        """Which seeds, nodes and edges are real: all, unless `pad` has added padding. It is computed at each read, on
+        the device of the tensors, without waiting for a GPU.
+        """
+        return masks_of(self)
 
     @property
     def sampled_subgraphs(self) -> Subgraphs | None:
@@ -145,6 +156,7 @@ class MiniBatch(Movable):
         made.timestamps = self.timestamps
         made.batch = self.batch
         made.extra = self.extra
+        made.bucket = self.bucket
         made.epoch = self.epoch
         made.index = self.index
         made.rng = self.rng
@@ -255,6 +267,8 @@ class MiniBatch(Movable):
 
     def __repr__(self) -> str:
         shown = [f"epoch={self.epoch}, index={self.index}"]
+        if self.bucket is not None:
+            shown.append(f"bucket={self.bucket}")
         shown += [f"{name}={_shape(value)}" for name, value in self._plain_fields().items()]
         if self.extra:
             shown.append(f"extra={ {name: _shape(value) for name, value in self.extra.items()} }")

@@ -4,6 +4,7 @@ from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.negative_sampler import NegativeSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
+from datapipes.sampling.padder import Padder, measure_sizes
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder, add_reverse_edges, exclude_seed_edges
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
@@ -14,6 +15,7 @@ __all__ = [
     "LayerNeighborSampler",
     "NegativeSampler",
     "NeighborSampler",
+    "Padder",
     "Picks",
     "Sampled",
     "Sampler",
@@ -22,6 +24,7 @@ __all__ = [
     "UniformNegativeSampler",
     "add_reverse_edges",
     "exclude_seed_edges",
+    "measure_sizes",
 ]
 
 

@@ -164,6 +164,7 @@ class Sampler(MiniBatchTransformer):
         for field in ("node_features", "edge_features"):
             if getattr(minibatch, field):
                 raise ValueError(rows_left_behind(self.name, f"{field} {sorted(names_of(getattr(minibatch, field)))}"))
+        refuse_padding(self.name, minibatch)
         return self._checked_seeds(minibatch.seeds)
 
     def _checked_seeds(self, seeds: Any) -> tuple[Any, Callable[[Sampled], Sampled]]:
@@ -364,6 +365,12 @@ def rows_left_behind(where: str, features: str) -> str:
         f"{where}: found {features}; their rows belong to the nodes before sampling, not to input_nodes. Fetch "
         "features after the sampler; values of the seeds themselves go into labels, indexes or timestamps."
     )
+
+
+def refuse_padding(where: str, minibatch: MiniBatch) -> None:
+    """Raise ValueError if the minibatch has padding, for a stage that must stand before `pad`."""
+    if minibatch.bucket is not None:
+        raise ValueError(f"{where}: found a minibatch that is padded. Put pad behind this stage.")
 
 
 def names_of(features: dict[Any, Tensor] | list[dict[Any, Tensor]]) -> Collection[Any]:

@@ -36,6 +36,7 @@ from datapipes.sampling.sampler import (
     names_of,
     nearest_before,
     negative_end_before,
+    refuse_padding,
 )
 from datapipes.sampling.seed_ids import check_seeds
 
@@ -212,6 +213,7 @@ class _Exclusion:
         nodes, hops = minibatch.input_nodes, minibatch.blocks
         if nodes is None or hops is None:
             raise _not_sampled(self.where)
+        refuse_padding(self.where, minibatch)
         if minibatch.edge_features:
             names = sorted(names_of(minibatch.edge_features), key=str)
             raise _features_left_behind(self.where, f"edge_features {shown(names)}")

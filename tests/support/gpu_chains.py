@@ -68,6 +68,7 @@ def draw(rng: random.Random, loader: str | None = None) -> Drawn:
         "awaits": rng.random() < 0.15 and loader != "threads that copy",
         "own_stage": rng.random() < 0.4,
         "behind": rng.choice(["nothing", "nothing", "a stage", "a thread"]),
+        "padded": rng.random() < 0.3,
         "stops_early": rng.random() < 0.2,
     }
     kinds = ON_GPU if not fetch_first or rng.random() < 0.4 else IN_HOST + PINNED
@@ -155,6 +156,7 @@ def built(drawn: Drawn, gpu: FakeCuda | None) -> dp.Stage:
 
     chain: dp.Stage = sampled(items(num_items=10), fanouts=[3])  # three minibatches
     chain = chain.transform(keep_most) if drawn["drops"] else chain
+    chain = chain.pad([{"seeds": 5, "nodes": [5, 13], "edges": [13]}]) if drawn["padded"] else chain
     chain = Awaits(chain) if drawn["awaits"] else chain
     chain = ahead(slotted(chain, "before"), "start")
     if drawn["fetch_first"]:

@@ -1,0 +1,42 @@
+// pad_block.h: a block with rows and edges of padding, so that blocks of other minibatches can have the same shapes.
+//   Local ids lie in layers: the seeds first, then the nodes that each hop found. `nodes[l]` of them are in layer l; padded,
+//   the layer has `rows[l]` rows, more than nodes, of which the first are the nodes. So node v of layer l moves to
+//   v + the sum of rows[i] - nodes[i] over the layers i before l.
+//   block: a row for each node of the layers `to`, sources in the layers `from`. edge_ids: one for each edge, if the block has
+//   ids.
+// Returns indptr int64 [rows of `to` + 1], indices [num_edges], edge_ids int64 [num_edges], or empty without ids: rows of padding
+// have no edges, except the last row, which has the edges of padding. These come last, from the last row of `from`, with the id
+// -1. pad_values: values, one for each node of the layers, with the value `padding` for the rows of padding. Throws
+// std::invalid_argument (ValueError) on sizes that do not fit, and std::out_of_range (IndexError) on an index that is no node of
+// `from`. Touches no Python object.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "common/buffer.h"
+#include "graph/row_view.h"
+
+namespace datapipes {
+
+struct Layers {
+  std::span<const std::int64_t> nodes, rows;
+};
+
+template <class Id>
+struct PaddedBlock {
+  Buffer<std::int64_t> indptr;
+  Buffer<Id> indices;
+  Buffer<std::int64_t> edge_ids;
+};
+
+template <class Id>
+PaddedBlock<Id> pad_block(std::span<const std::int64_t> indptr, std::span<const Id> indices,
+                          std::optional<std::span<const std::int64_t>> edge_ids, const Layers& to, const Layers& from,
+                          std::int64_t num_edges, int threads = 1);
+
+template <class Value>
+Buffer<Value> pad_values(std::span<const Value> values, const Layers& layers, Value padding);
+
+}  // namespace datapipes

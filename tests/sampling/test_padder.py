@@ -1,0 +1,335 @@
+"""Padder: padding is where the twin has it, changes no value of a real row, and gives few shapes."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from dist_graphs import small_parts, typed_parts
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from link_chains import pairs_chain
+from pipelines import assert_no_bit_changes, digests, first, items, keep_most, sampled, small_graph, small_store
+from strategies import ID_DTYPES, csc_graphs, typed_graphs, typed_seeds
+from timed_pipelines import temporal
+from torchdata.nodes import IterableWrapper
+from twin_cases import typed_fanouts, typed_graph_of, typed_set_of
+from twin_padding import by_type, expect_padded, outputs_and_gradients
+from typed_pipelines import CITES, NUM_NODES, WRITES, typed_items, typed_sampled
+
+import datapipes as dp
+from datapipes import _core
+from datapipes.sampling.padder import _split
+
+BUCKET = {"seeds": 9, "nodes": [12, 20, 30], "edges": [30, 60]}
+
+
+def contract_chain() -> dp.Stage:
+    return sampled().pad([BUCKET])
+
+
+def contract_forms() -> tuple[dp.Stage, dp.Stage]:
+    return contract_chain(), dp.Padder(sampled(), [BUCKET])
+
+
+def pairs(**options: object) -> dp.Stage:
+    return pairs_chain(labels=torch.arange(22) % 2).sample_neighbor(small_graph(), [3, 2], **options)
+
+
+CHAINS = {
+    "nodes": sampled,
+    "without edge ids": lambda: sampled(return_edge_ids=False),
+    "int32": lambda: sampled(graph=small_graph(torch.int32)),
+    "new": lambda: sampled(frontier="new"),
+    "one hop": lambda: sampled(fanouts=[4]),
+    "five hops": lambda: sampled(fanouts=[1, 1, 2, 1, 2]),
+    "trees": lambda: sampled(disjoint=True),
+    "times": temporal,
+    "induced": lambda: sampled(subgraph_type="induced"),
+    "induced trees": lambda: sampled(subgraph_type="induced", disjoint=True),
+    "bidirectional": lambda: sampled(subgraph_type="bidirectional", return_edge_ids=False),
+    "layers": lambda: items().sample_layer_neighbor(small_graph(), [5, 5]),
+    "in subgraph": lambda: items().sample_in_subgraph(small_graph()),
+    "pairs": pairs,
+    "pairs, excluded": lambda: pairs().exclude_seed_edges(),
+    "negatives": lambda: pairs_chain().sample_uniform_negative(small_graph(), 2).sample_neighbor(small_graph(), [3, 2]),
+    "types": typed_sampled,
+    "types, new": lambda: typed_sampled(frontier="new"),
+    "types, trees": lambda: typed_sampled(disjoint=True),
+    "types, induced": lambda: typed_sampled(subgraph_type="induced"),
+    "types, one of them drawn": lambda: typed_sampled(fanouts=[{WRITES: 3}, {WRITES: 2}]),
+    "links of types": lambda: typed_sampled(typed_items(links=True)),
+    "parts": lambda: sampled(graph=small_parts()),
+    "two parts": lambda: sampled(graph=small_parts(2)),
+    "types, parts": lambda: typed_sampled(graph=typed_parts()),
+}
+LAYERS = pytest.mark.parametrize("name", CHAINS)
+
+
+# --- where padding lies
+
+
+@LAYERS
+def test_padding_lies_where_the_twin_has_it(name):
+    pipe = CHAINS[name]()
+    sizes = dp.measure_sizes(pipe, 6)
+    for before, after in zip(pipe, CHAINS[name]().pad(sizes), strict=True):
+        expect_padded(before, after, sizes[0])
+        assert after.bucket == 0
+    for before, after in zip(CHAINS[name](), CHAINS[name]().pad(sizes), strict=True):
+        for masks, minibatch in ((before.masks, before), (after.masks, after)):
+            sides = [(masks.seeds, minibatch.seeds), (masks.nodes, minibatch.input_nodes)]
+            for mask, ids in sides:
+                for of, is_real in by_type(mask).items():
+                    assert is_real.tolist() == [row != -1 and row != [-1] * 2 for row in by_type(ids)[of].tolist()]
+            for hop, real_hop, mask in zip(minibatch.blocks, before.blocks, masks.edges, strict=True):
+                for of, is_real in by_type(mask).items():
+                    num_real = by_type(real_hop)[of].num_edges
+                    assert is_real.tolist() == [edge < num_real for edge in range(by_type(hop)[of].num_edges)]
+
+
+@given(st.data(), csc_graphs(min_nodes=1))
+def test_drawn_minibatches_are_padded_as_the_twin_has_it(data, arrays):
+    graph = dp.CSCGraph(*arrays)
+    ids = torch.tensor(data.draw(st.lists(st.integers(0, arrays.num_nodes - 1), min_size=1, max_size=6)))
+    hops = data.draw(st.lists(st.integers(-1, 3), min_size=1, max_size=4))
+    options = {"disjoint": data.draw(st.booleans()), "frontier": data.draw(st.sampled_from(["all", "new"]))}
+    pipe = dp.ItemSampler(dp.ItemSet(ids), 3, seed=1).sample_neighbor(graph, hops, return_edge_ids=True, **options)
+    expect_drawn(data, pipe)
+
+
+@given(st.data(), typed_graphs())
+def test_drawn_minibatches_of_types_are_padded_as_the_twin_has_it(data, arrays):
+    graph = typed_graph_of(arrays)
+    seeds = data.draw(typed_seeds(arrays))
+    assume(seeds and all(seeds.values()))
+    pipe = dp.ItemSampler(typed_set_of(seeds), 3, seed=1)
+    expect_drawn(data, pipe.sample_neighbor(graph, data.draw(typed_fanouts(graph)), disjoint=data.draw(st.booleans())))
+
+
+def expect_drawn(data, pipe: dp.Stage) -> None:
+    """Measure one minibatch of a chain, and pad all of them: the others take multiples of its sizes."""
+    minibatches = list(pipe)
+    if not minibatches:
+        return
+    (bucket,) = dp.measure_sizes(pipe, data.draw(st.integers(1, 2)), quantile=0.5)
+    for before, after in zip(minibatches, pipe.pad([bucket]), strict=True):
+        expect_padded(before, after, bucket, after.bucket + 1)
+        assert dp.MiniBatch.from_message(after.to_message()).digest() == after.digest()
+
+
+# --- what models make of it
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "max", "attention"])
+@pytest.mark.parametrize(
+    "name",
+    ["nodes", "trees", "times", "induced", "pairs", "negatives", "types", "links of types", "parts", "types, parts"],
+)
+def test_real_rows_have_the_values_and_gradients_of_a_minibatch_without_padding(name, how):
+    num_nodes = NUM_NODES if "types" in name else {None: 40}
+    padded = CHAINS[name]().pad(dp.measure_sizes(CHAINS[name](), 6))
+    for before, after in zip(CHAINS[name](), padded, strict=True):
+        expected, found = (outputs_and_gradients(given, num_nodes, how, torch.square) for given in (before, after))
+        for one, other in zip(expected, found, strict=True):
+            assert one.keys() == other.keys()
+            for key in one:
+                torch.testing.assert_close(other[key], one[key], rtol=1e-5, atol=1e-6)
+    assert all(float(gradient.abs().sum()) > 0 for gradient in found[1].values() if gradient.numel())
+
+
+def test_with_the_mask_norms_and_pooling_see_real_rows_only():
+    pipe = sampled()
+    for before, after in zip(
+        pipe.fetch_feature(small_store(), ["feat"]),
+        pipe.pad(dp.measure_sizes(pipe, 6)).fetch_feature(small_store(), ["feat"]),
+        strict=True,
+    ):
+        x, m = after.node_features["feat"], after.masks.nodes[:, None]
+        plain = before.node_features["feat"]
+        mean = (x * m).sum(0) / m.sum()
+        normed = (x - mean) / (((x - mean) ** 2 * m).sum(0) / m.sum() + 1e-5).sqrt()
+        torch.testing.assert_close(normed[m[:, 0]], torch.nn.BatchNorm1d(3)(plain).detach())
+        torch.testing.assert_close((x * m).sum(0) / m.sum(), plain.mean(0))
+
+
+def test_workers_and_threads_change_no_bit():
+    sizes = dp.measure_sizes(typed_sampled(), 6)
+    assert_no_bit_changes(lambda: typed_sampled().pad(sizes))
+    assert digests(typed_sampled(graph=typed_parts()).pad(sizes)) == digests(typed_sampled().pad(sizes))
+
+
+def test_a_dropped_minibatch_stays_dropped():
+    sizes = dp.measure_sizes(sampled(), 6)
+    kept = [minibatch.index for minibatch in sampled().transform(keep_most).pad(sizes)]
+    assert kept == [0, 1, 3, 4, 5]
+    assert dp.measure_sizes(sampled().transform(keep_most), 5) == dp.measure_sizes(sampled().transform(keep_most), 5)
+
+
+# --- buckets
+
+
+def shapes(minibatch: dp.MiniBatch) -> list[tuple[str, list[int]]]:
+    return [(name, list(tensor.shape)) for name, tensor in minibatch.to_message().items()]
+
+
+def test_minibatches_of_a_bucket_have_the_same_shapes_and_what_fits_none_takes_a_multiple_of_the_last():
+    small, large = dp.measure_sizes(sampled(items(batch_size=2)), 11)[0], dp.measure_sizes(sampled(), 6)[0]
+    tiny = {"seeds": 2, "nodes": [2, 2, 2], "edges": [1, 1]}
+    pipe = sampled(items(batch_size=4)).pad([tiny, small])
+    seen = {}
+    for minibatch in itertools.chain(pipe, sampled().pad([small, large])):
+        seen.setdefault((minibatch.bucket, len(minibatch.input_nodes)), []).append(shapes(minibatch))
+    assert all(every == every[:1] * len(every) for every in seen.values())
+    for before, after in zip(sampled(), sampled().pad([tiny]), strict=True):
+        expect_padded(before, after, tiny, after.bucket + 1)
+        with pytest.raises(AssertionError):
+            expect_padded(before, after, tiny, after.bucket)
+
+
+def test_the_loader_counts_the_minibatches_of_each_bucket():
+    sizes = dp.measure_sizes(sampled(), 6, quantile=0.5, buckets=2)
+    expected = {}
+    for minibatch in sampled().pad(sizes):
+        name = f"minibatches of bucket {minibatch.bucket}"
+        expected[name] = expected.get(name, 0) + 1
+    assert len(expected) == 2
+    for workers in (0, 2):
+        with dp.DataLoader(sampled().pad(sizes), workers, worker_method="thread") as loader:
+            assert digests(loader) == digests(sampled().pad(sizes))
+            assert loader.stats()["padding"] == expected
+            assert all(f"{count} {name}" in str(loader.stats()) for name, count in expected.items())
+
+
+def test_buckets_split_minibatches_so_that_there_is_least_padding():
+    generator = np.random.default_rng(3)
+    for count in (1, 2, 5, 9):
+        counts = generator.integers(0, 30, (count, 3))
+        ordered = counts[counts.sum(1).argsort(kind="stable")]
+        largest = np.maximum.accumulate(ordered)
+        for buckets in (1, 2, 3):
+            cuts = itertools.combinations(range(count - 1), min(buckets, count) - 1)
+            costs = []
+            for cut in cuts:
+                ends = [-1, *cut, count - 1]
+                costs.append(sum((b - a) * largest[b].sum() for a, b in itertools.pairwise(ends)))
+            found = _split(counts, buckets, 0.0)
+            first_fit = [next(row for row in found if (size <= row).all()).sum() for size in ordered]
+            assert sum(first_fit) <= min(costs)
+            assert (np.diff(found, axis=0) >= 0).all()
+
+
+def test_sizes_are_estimated_beyond_the_minibatches_that_were_measured_and_no_state_changes():
+    pipe = sampled()
+    before = pipe.state_dict()
+    (half,), (most,) = dp.measure_sizes(pipe, 6, quantile=0.5), dp.measure_sizes(pipe, 6, quantile=0.9999)
+    assert pipe.state_dict() == before
+    assert (
+        half["seeds"] == most["seeds"] == 5
+    )  # every minibatch but the last has 4 seeds, and there is a row of padding
+    assert most["edges"][1] > half["edges"][1]
+    assert dp.measure_sizes(pipe.pad([BUCKET]).fetch_feature(small_store(), ["feat"]), 6) == dp.measure_sizes(pipe, 6)
+    assert dp.measure_sizes(dp.DataLoader(pipe), 6) == dp.measure_sizes(pipe, 6)
+    assert len(dp.measure_sizes(pipe, 14, buckets=3)) == 3  # of the second epoch too
+    typed = dp.measure_sizes(typed_sampled(), 6)
+    (one_type,) = dp.measure_sizes(typed_sampled(fanouts=[{WRITES: 3}, {WRITES: 2}]), 6)
+    assert [{*layer} for layer in one_type["nodes"]] == [{*NUM_NODES}, {"author"}, {"author"}]  # only what a hop finds
+    assert CITES in typed[0]["edges"][0]
+    texts = [{**one_type, "edges": [{":".join(WRITES): count for count in hop.values()} for hop in one_type["edges"]]}]
+    assert typed_sampled().pad(texts).sizes == [one_type]
+
+
+def test_compilations_are_as_many_as_buckets():
+    compiled = []
+
+    def count(module, inputs):
+        compiled.append(module)
+        return module.forward
+
+    torch._dynamo.reset()
+    weights = [torch.randn(3, 3, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+
+    @torch.compile(dynamic=False, backend=count)
+    def step(rows, *edges):
+        for weight, (indptr, sources, destinations) in zip(weights, zip(*[iter(edges)] * 3, strict=True), strict=True):
+            num_dst = indptr.shape[0] - 1
+            summed = rows.new_zeros((num_dst, 3)).index_add(0, destinations, rows[sources])
+            rows = (summed / indptr.diff().clamp(min=1).unsqueeze(1)) @ weight + rows[:num_dst]
+        return rows
+
+    for buckets in (1, 2):
+        compiled.clear()
+        torch._dynamo.reset()
+        pipe = sampled(items(batch_size=3))
+        sizes = dp.measure_sizes(pipe, 64, quantile=0.999999, buckets=buckets)
+        pipe = pipe.pad(sizes).fetch_feature(small_store(), ["feat"])
+        seen = set()
+        for minibatch in itertools.chain.from_iterable(pipe for _ in range(5)):
+            edges = [(block.indptr, *block.edge_index) for block in minibatch.blocks]
+            step(minibatch.node_features["feat"], *itertools.chain.from_iterable(edges))
+            seen.add(minibatch.bucket)
+        assert len(compiled) == len(seen) == buckets
+
+
+# --- what it refuses
+
+
+def test_what_is_refused(refuses):
+    pipe, graph = sampled(), small_graph()
+    for sizes in (
+        BUCKET,
+        [],
+        "nodes",
+        None,
+        [BUCKET, 5],
+        [{"seeds": 9}],
+        [{**BUCKET, "nodes": 4}],
+        [{**BUCKET, "edges": []}],
+    ):
+        refuses(TypeError, pipe.pad, sizes)
+    for bucket in ({**BUCKET, "seeds": 0}, {**BUCKET, "nodes": [1, -2, 3]}, {**BUCKET, "edges": [{("a", "b"): 3}]}):
+        refuses(ValueError, pipe.pad, [bucket])
+    refuses(ValueError, pipe.pad, [BUCKET, {**BUCKET, "edges": [30]}])
+    refuses(ValueError, pipe.fetch_feature(small_store(), ["feat"]).pad, [BUCKET])
+    refuses(ValueError, first, items().pad([BUCKET]))
+    refuses(ValueError, first, pipe.pad([{**BUCKET, "edges": [30, 60, 90]}]))
+    refuses(ValueError, first, typed_sampled().pad([BUCKET]))
+    refuses(ValueError, first, pipe.pad([{"seeds": 9, "nodes": [40], "edges": [60]}]))
+    refuses(ValueError, first, pipe.pad([BUCKET]).pad([BUCKET]))
+    refuses(ValueError, first, pipe.pad([BUCKET]).sample_neighbor(graph, [2]))
+    refuses(ValueError, first, pairs().pad([BUCKET]).exclude_seed_edges())
+    refuses(ValueError, first, pipe.copy_to("meta").pad([BUCKET]))
+    given = first(pipe.fetch_feature(small_store(), ["feat"]))
+    refuses(ValueError, pipe.pad([BUCKET]).transform, given)
+
+
+def test_what_measure_sizes_refuses(refuses):
+    pipe = sampled()
+    refuses(TypeError, dp.measure_sizes, [1])
+    refuses(ValueError, dp.measure_sizes, items())
+    for arguments in ({"minibatches": 0}, {"buckets": 0}, {"quantile": 1}, {"quantile": 1.0}, {"quantile": 0.3}):
+        refuses(ValueError, dp.measure_sizes, pipe, **arguments)
+    refuses(ValueError, dp.measure_sizes, pipe.transform(lambda minibatch: None))
+    refuses(ValueError, dp.measure_sizes, dp.FromNode(IterableWrapper([])))
+
+
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+def test_the_kernel_refuses_blocks_and_sizes_that_do_not_fit(refuses, dtype):
+    def padded(indptr=(0, 1, 2), indices=(0, 2), ids=None, to=((2,), (3,)), from_=((2, 1), (3, 2)), num_edges=4):
+        numbers = np.array(indptr, np.int64), np.array(indices, dtype)
+        return _core.pad_block(*numbers, None if ids is None else np.array(ids), to, from_, num_edges)
+
+    indptr, indices, ids = padded()
+    assert (indptr.tolist(), indices.tolist(), ids) == ([*[0, 1, 2, 4][:2], 2, 4], [0, 3, 4, 4], None)
+    refuses(ValueError, padded, indptr=(0, 1))
+    refuses(ValueError, padded, indptr=(0, 1, 1))
+    refuses(ValueError, padded, indptr=(1, 1, 2))
+    refuses(ValueError, padded, ids=(1,))
+    refuses(ValueError, padded, num_edges=1)
+    refuses(ValueError, padded, to=((2,), (2,)))
+    refuses(ValueError, padded, to=((), ()))
+    refuses(ValueError, padded, to=((-1, 3), (3, 4)))
+    refuses(ValueError, padded, from_=((2, 1), (3,)))
+    refuses(IndexError, padded, indices=(0, 3))
+    refuses(IndexError, padded, indices=(-1, 0))
+    refuses(ValueError, _core.pad_values, np.zeros(3, dtype), ((2,), (3,)), -1)

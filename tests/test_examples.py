@@ -241,6 +241,17 @@ def test_features_count_as_much_in_rows_of_small_numbers(training, tmp_path):
 # A grid of samplers and fanouts.
 
 
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_a_step_is_captured_or_compiled_once_for_each_bucket(monkeypatch, capsys, buckets):
+    arguments = ["--nodes", "4000", "--epochs", "3", "--buckets", str(buckets), "--backend", "eager"]
+    monkeypatch.setattr(sys, "argv", ["captured_step.py", *arguments])
+    runpy.run_path(str(EXAMPLES / "captured_step.py"), run_name="__main__")
+    output = capsys.readouterr().out
+    times = (buckets, 0) if torch.cuda.is_available() else (0, buckets)
+    assert f"captured {times[0]} times, compiled {times[1]} times" in output
+    assert float(re.search(r"^test accuracy (\d\.\d{4})$", output, re.MULTILINE)[1]) > 0.6
+
+
 @pytest.fixture
 def swap_stages(monkeypatch):
     """The module examples/swap_stages.py."""

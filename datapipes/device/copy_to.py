@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datapipes.base.checks import check_bool, shown
+from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import QueuesOnStreams
+from datapipes.chain.stage_graph import StageGraph
 from datapipes.device.handover import SideStreams, give_to_loop, leave, queued_now, take, take_from_loop
 from datapipes.device.runtime import Event, cuda
 from datapipes.minibatch import MiniBatch
@@ -35,23 +37,41 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         device: "cpu", "cuda", "cuda:1" or a torch.device; "cuda" is the current device of the thread that asks for the
             minibatch.
         non_blocking: False waits until the copies to a GPU are done. Copies to host memory are always waited for.
+        into: a dict, which the stage fills: {bucket: MiniBatch}. The first minibatch of each bucket of `pad` is copied
+            to memory of its own, and each later one into that same memory, on the current stream: a captured step reads
+            it there. So a minibatch holds its values only until the next one of its bucket. The stage stands behind the
+            DataLoader, whose threads run ahead. None: each minibatch gets memory of its own.
     Raises:
-        ValueError: The device does not exist here; checked when the chain is built.
+        TypeError: `into` is no dict.
+        ValueError: The device does not exist here; checked when the chain is built. While running, with `into`: a
+            minibatch is not padded, or its tensors have other shapes or dtypes than those of its bucket.
     """
 
     draws = False
     _does = "copy"
 
-    def __init__(self, source: Stage, device: str | torch.device, *, non_blocking: bool = True) -> None:
+    def __init__(
+        self,
+        source: Stage,
+        device: str | torch.device,
+        *,
+        non_blocking: bool = True,
+        into: dict[int, MiniBatch] | None = None,
+    ) -> None:
         super().__init__(source)
         self.device = _check_device(device)
         self.non_blocking = check_bool("copy_to", "non_blocking", non_blocking)
+        if into is not None and not isinstance(into, dict):
+            raise TypeError(f"copy_to: into must be a dict, which the stage fills, got {shown(into)}. Pass {{}}.")
+        self.into = into
         self._streams = SideStreams()
         self._kept = KeptSources()
         # Sources may not be freed before their copies are done; except at exit, when nothing reads the copies.
         weakref.finalize(self, self._kept.finish).atexit = False
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        if self.into is not None:
+            return self._copied_into(self.into, minibatch)
         if self.device.type != "cuda":
             # A non-blocking copy into host memory might still run when the caller reads the copy.
             return minibatch.to(self.device, self.non_blocking and self.device.type != "cpu")
@@ -72,6 +92,44 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         take(copied, [queued])
         return copied
 
+    def _copied_into(self, into: dict[int, MiniBatch], minibatch: MiniBatch) -> MiniBatch:
+        """Copy a minibatch into the memory of its bucket, on the current stream, behind the work that read it last."""
+        bucket = minibatch.bucket
+        if bucket is None:
+            raise ValueError("copy_to: into needs minibatches of fixed shapes, found one without a bucket. Use pad.")
+        if bucket not in into:
+            into[bucket] = minibatch.map_tensors(self._memory_for)
+        given, kept = tensors_of(minibatch), tensors_of(into[bucket])
+        forms = [[(list(tensor.shape), dtype_name(tensor.dtype)) for tensor in tensors] for tensors in (given, kept)]
+        if forms[0] != forms[1]:
+            differ = [pair for pair in itertools.zip_longest(*forms) if pair[0] != pair[1]]
+            raise ValueError(
+                f"copy_to: into has {shown(differ[0][1])} for bucket {bucket}, minibatch {minibatch.index} has "
+                f"{shown(differ[0][0])}. Pad minibatches to fixed shapes, and use a dict for each chain."
+            )
+        for tensor, memory in zip(given, kept, strict=True):
+            memory.copy_(self._there(tensor))
+        if self.device.type == "cuda":
+            queued = queued_now(cuda().device(self.device))
+            if self.non_blocking:
+                self._kept.add(queued.event, minibatch)
+            else:
+                queued.event.synchronize()
+        left = iter(kept)
+        return minibatch.map_tensors(lambda tensor: next(left))
+
+    def _memory_for(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a tensor on the device, in memory of its own."""
+        there = self._there(tensor)
+        return there.clone() if there is tensor else there
+
+    def _there(self, tensor: Tensor) -> Tensor:
+        """Return the tensor, or a copy of it if it is not on the device."""
+        if self.device.type != "cuda":
+            return tensor.to(self.device)
+        device = cuda().device(self.device)
+        return tensor if tensor.device == device else cuda().copy(tensor, device, non_blocking=True)
+
     def _enter_loop(self, minibatch: MiniBatch) -> None:
         if self.device.type == "cuda":
             give_to_loop(minibatch)
@@ -87,7 +145,33 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
     _end_kept = _finish
 
     def describe(self) -> dict[str, Any]:
+        if self.into is not None:
+            return {"device": str(self.device), "into": f"{len(self.into)} buckets"}
         return {"device": str(self.device)} | ({"stream": "its own"} if self.device.type == "cuda" else {})
+
+
+def tensors_of(minibatch: MiniBatch) -> list[Tensor]:
+    """Return the tensors of a minibatch, in the order in which `map_tensors` takes them."""
+    tensors: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    minibatch.map_tensors(note)
+    return tensors
+
+
+def refuse_fixed_memory(where: str, graph: StageGraph[Stage]) -> None:
+    """Raise ValueError if the graph has a CopyTo with `into`: if the graph runs ahead, it overwrites the minibatch that
+    its consumer still uses.
+    """
+    for stage in graph.find(CopyTo):
+        if stage.into is not None:
+            raise ValueError(
+                f"{where}: found copy_to with into before it, whose memory the next minibatch overwrites. Put that "
+                f"copy_to behind {where}."
+            )
 
 
 def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:

@@ -26,6 +26,7 @@ from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.chain.streams import stream_of
 from datapipes.channel import ChannelBase
+from datapipes.device.copy_to import refuse_fixed_memory
 from datapipes.features import FeatureFetcher
 from datapipes.loader.gpu_passes import fetch_behind_copy, wait_for_gpus
 from datapipes.loader.graphs import copies_to_gpu
@@ -121,6 +122,7 @@ class DataLoader(StreamStage):
         super().__init__(datapipe)
         self.options = LoaderOptions(**{option.name: arguments[option.name] for option in fields(LoaderOptions)})
         self.__dict__.update(vars(self.options))  # read-only attributes
+        refuse_fixed_memory("data_loader", StageGraph(self.source))
         self._plan = rewrite(StageGraph(self.source), self.options)
         self._clock = StageClock()
         self._watch = Watch(self._plan.find(Workers))

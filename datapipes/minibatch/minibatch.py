@@ -190,6 +190,20 @@ class MiniBatch(Movable):
                 "can lock pages. Leave pin_memory out; or install a CUDA build of torch, on a machine with a GPU."
             ) from error
 
+    def numpy(self) -> dict[str, Any]:
+        """Return {field: value}, with a NumPy array in place of each tensor, whose memory it shares: for NumPy, and for
+        JAX, which takes the arrays by DLPack. Fields without a value are left out.
+
+        A Block is {"indptr": array, "indices": array, "edge_ids": array}, without "edge_ids" if it has none; SparseRows
+        are such dicts too, with "values". All else stays as in the fields: features by name, fields by type.
+
+        Raises:
+            TypeError: A tensor has a dtype that NumPy lacks, such as bfloat16.
+            ValueError: A tensor is not in host memory.
+        """
+        fields = {name: getattr(self, name) for name in _WITH_TENSORS}
+        return {name: _as_arrays(name, value) for name, value in fields.items() if value is not None and value != {}}
+
     def to_message(self) -> Message:
         """Return all fields as a flat `dict[str, Tensor]`; the keys are listed in docs/semantics.md, section 5.
         Copies nothing.
@@ -295,6 +309,29 @@ def _mapped(fn: TensorMap, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: fn(part) if type(part) is Tensor else _mapped(fn, part) for key, part in value.items()}
     return [_mapped(fn, part) for part in value] if isinstance(value, list) else fn(value)
+
+
+def _as_arrays(name: str, value: Any) -> Any:
+    """Return the value of a field with NumPy arrays in place of tensors; see MiniBatch.numpy."""
+    if isinstance(value, (Block, SparseRows)):
+        parts = {part: getattr(value, part, None) for part in ("indptr", "indices", "edge_ids", "values")}
+        return {part: _as_arrays(name, tensor) for part, tensor in parts.items() if tensor is not None}
+    if isinstance(value, dict):
+        return {key: _as_arrays(name, part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_as_arrays(name, part) for part in value]
+    if value.device.type != "cpu":
+        raise ValueError(
+            f"MiniBatch.numpy: {name} is on {value.device}; NumPy has arrays in host memory only. Call .to('cpu'), or "
+            "give JAX the tensors: jax.dlpack.from_dlpack(tensor)."
+        )
+    try:
+        return value.detach().numpy()
+    except TypeError:
+        raise TypeError(
+            f"MiniBatch.numpy: {name} has the dtype {dtype_name(value.dtype)}, which NumPy lacks. Convert it, or give "
+            "JAX the tensor: jax.dlpack.from_dlpack(tensor)."
+        ) from None
 
 
 def _shape(value: TensorOrDict) -> Any:

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from pipelines import digests, fetched, items, refused
+from fake_device import fake_cuda, train
+from pipelines import digests, fetched, items, refused, sampled, small_store
 from plain_cuda import on_gpu
 from slow_hetero import CITES, hetero_store, slow_sampled
 
 import datapipes as dp
+from datapipes.device.copy_to import tensors_of
 
 
 def contract_chain() -> dp.Stage:
@@ -88,3 +90,58 @@ def test_a_tensor_without_values_is_refused():
 
     with refused(ValueError, stage="MiniBatch.to", found="a tensor without values", allowed="Give it values"):
         next(iter(items().transform(add).copy_to("cpu")))
+
+
+# --- into the same memory
+
+
+PADDED = [{"seeds": 5, "nodes": [6, 20, 40], "edges": [20, 50]}]
+
+
+def padded() -> dp.Stage:
+    return sampled().pad([{"seeds": 5, "nodes": [5, 7, 14], "edges": [8, 26]}, *PADDED])
+
+
+def addresses(minibatch: dp.MiniBatch) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors_of(minibatch)]
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_minibatches_of_a_bucket_are_copied_into_the_same_memory(loader):
+    expected = digests(padded().fetch_feature(small_store(), ["feat"]))
+    into: dict[int, dp.MiniBatch] = {}
+    chain = padded().fetch_feature(small_store(), ["feat"])
+    seen = {}
+    for minibatch, digest in zip(
+        (dp.DataLoader(chain) if loader else chain).copy_to("cpu", into=into), expected, strict=True
+    ):
+        assert minibatch.digest() == digest
+        seen.setdefault(minibatch.bucket, []).append(addresses(minibatch))
+        assert addresses(into[minibatch.bucket]) == addresses(minibatch)
+    assert {*seen} == {*into} == {0, 1}
+    assert all(every == every[:1] * len(every) for every in seen.values())
+
+
+def test_what_is_copied_into_the_same_memory_of_a_gpu_is_read_before_the_next_overwrites_it():
+    expected = digests(padded().fetch_feature(small_store(), ["feat"]))
+    for loaded in (False, True):
+        found: list[str] = []
+        with fake_cuda() as gpu:
+            chain = padded().fetch_feature(small_store(), ["feat"])
+            into: dict[int, dp.MiniBatch] = {}
+            chain = dp.DataLoader(chain.copy_to("cuda")) if loaded else chain
+            for minibatch in chain.copy_to("cuda", into=into):
+                train(gpu, minibatch, found)
+        assert found == expected
+
+
+def test_what_is_refused_of_memory_that_is_used_again(refuses):
+    chain = padded().copy_to("cpu", into={})
+    refuses(TypeError, padded().copy_to, "cpu", into=True)
+    refuses(ValueError, dp.DataLoader, chain)
+    refuses(ValueError, chain.prefetch)
+    refuses(ValueError, next, iter(fetched().copy_to("cpu", into={})))
+    into = {}
+    list(sampled().pad(PADDED).copy_to("cpu", into=into))
+    other = sampled().pad(PADDED).fetch_feature(small_store(), ["feat"])
+    refuses(ValueError, next, iter(other.copy_to("cpu", into=into)))

@@ -1,5 +1,6 @@
 """Padded minibatches as messages, on the way to PyG, and their masks where nothing is padded."""
 
+import numpy as np
 import pytest
 import torch
 from link_chains import pairs_chain
@@ -78,3 +79,56 @@ def test_data_of_links_and_types_have_the_same_shapes_in_all_minibatches():
         assert ("num_sampled_nodes" in shapes.pop()) == (pipe is not whole)
     assert {*NUM_NODES} == {*first(padded(whole)).to_pyg().node_types}
     assert CITES in first(padded(whole)).to_pyg().edge_types
+
+
+# --- for NumPy and JAX
+
+
+def test_arrays_share_the_memory_of_the_tensors():
+    minibatch = first(padded(sampled()).fetch_feature(small_store(), ["feat"], ["weight"]))
+    arrays = minibatch.numpy()
+    assert {*arrays} == {
+        *("seeds", "labels", "compacted_seeds", "input_nodes", "blocks", "node_features", "edge_features")
+    }
+    assert np.shares_memory(arrays["node_features"]["feat"], minibatch.node_features["feat"].numpy())
+    for arrays_of_hop, weights, block in zip(arrays["blocks"], arrays["edge_features"], minibatch.blocks, strict=True):
+        assert {part: values.tolist() for part, values in arrays_of_hop.items()} == {
+            part: getattr(block, part).tolist() for part in ("indptr", "indices", "edge_ids")
+        }
+        assert len(weights["weight"]) == block.num_edges
+    typed = first(typed_fetched()).numpy()
+    assert {*typed["blocks"][0][CITES]} == {"indptr", "indices", "edge_ids"}
+    assert typed["extra"]["weight"].keys() == typed["seeds"].keys()
+    words = dp.SparseRows(torch.tensor([0, 1]), torch.tensor([2]), 3, torch.ones(1))
+    assert {*dp.MiniBatch(node_features={"words": words}).numpy()["node_features"]["words"]} == {
+        *("indptr", "indices", "values")
+    }
+
+
+def test_what_has_no_array_is_refused(refuses):
+    refuses(TypeError, dp.MiniBatch(labels=torch.ones(2).bfloat16()).numpy)
+    refuses(ValueError, dp.MiniBatch(labels=torch.ones(2, device="meta")).numpy)
+
+
+def test_a_step_of_jax_is_traced_once():
+    jax = pytest.importorskip("jax")
+    traced = []
+
+    @jax.jit
+    def summed(arrays):
+        traced.append(1)
+        rows = arrays["node_features"]["feat"]
+        for block in arrays["blocks"]:
+            num_dst = len(block["indptr"]) - 1
+            destinations = jax.numpy.repeat(
+                jax.numpy.arange(num_dst), jax.numpy.diff(block["indptr"]), total_repeat_length=len(block["indices"])
+            )
+            rows = rows[:num_dst] + jax.numpy.zeros_like(rows[:num_dst]).at[destinations].add(rows[block["indices"]])
+        return rows
+
+    for minibatch in padded(sampled()).fetch_feature(small_store(), ["feat"]):
+        found, rows = summed(minibatch.numpy()), minibatch.node_features["feat"]
+        for block in minibatch.blocks:
+            rows = rows[: block.num_dst] + block.to_sparse() @ rows
+        assert torch.allclose(torch.tensor(found.tolist()), rows)
+    assert len(traced) == 1

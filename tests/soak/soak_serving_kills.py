@@ -55,7 +55,11 @@ def namespace() -> Iterator[tuple[str, str, Callable[[str], None]] | None]:
     """A network namespace: its name, an address in it, and what sets its link "up" or "down". None where it may not be
     made.
     """
-    name, (here, there) = f"dp{os.getpid()}", ("10.213.77.1", "10.213.77.2")
+    name, place = (
+        f"dp{os.getpid()}",
+        os.getpid() % 2**14 * 4,
+    )  # four addresses for each process: one may be left by another
+    here, there = (f"10.213.{(place + i) // 256}.{(place + i) % 256}" for i in (1, 2))
     within = ["ip", "netns", "exec", name]
 
     def run(*command: str) -> None:

@@ -165,9 +165,12 @@ def trains(namebook: dict[int, str], batch_size: int, workers: int, path: Path) 
     pipe, told = chain(big_graph(batch_size), batch_size), Told.read(path)
     with connect(namebook, insecure=True, deadline=DEADLINE_S) as client:
         while True:
+            producers = []
             began = time.monotonic()
             try:
-                producers = [client.create_producer(rank, pipe, num_workers=workers) for rank in namebook]
+                for rank in namebook:  # each request has the whole deadline
+                    producers.append(client.create_producer(rank, pipe, num_workers=workers))
+                    began = time.monotonic()
                 channel = RemoteReceivingChannel([*namebook], producers, client=client)
                 with dp.DataLoader(RemoteSource(pipe, channel)) as loader:
                     if told.state is not None:

@@ -48,6 +48,8 @@ class StageBase(ABC):
     _does: str = ""  # for reports: "seeds", "sampling", "gather", "copy" or "loader"
     # Fields that the stage fills with rows for the nodes and edges so far; a sampler after this stage is refused.
     _fills: tuple[str, ...] = ()
+    _pads: bool = False  # whether the stage adds padding; stages that sample or change edges are refused behind it
+    _reuses_memory: bool = False  # whether the next minibatch overwrites one that the stage has returned
     _arguments: Arguments
     _fixed = frozenset({"rng_seed"})  # names of fixed arguments; ItemSampler's `seed` is its attribute rng_seed
 

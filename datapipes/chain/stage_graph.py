@@ -199,6 +199,17 @@ class StageGraph(Generic[_S]):
                 "over its epochs in order, or go to a saved position with load_state_dict()."
             )
 
+    def refuse_reused_memory(self, where: str) -> None:
+        """Raise ValueError if a stage overwrites the minibatch that it returned before, for a caller that has several
+        minibatches at once.
+        """
+        for stage in self._walk:
+            if stage._reuses_memory:
+                raise ValueError(
+                    f"{where}: makes several minibatches at once, and {stage!r} before it overwrites each by the next. "
+                    f"Put {stage.name} behind all that works ahead: a DataLoader, a Prefetcher, asynchronous stages."
+                )
+
     def _rebuild(self, swap: Callable[[_S, _S], _S]) -> StageGraph[_S]:
         new: dict[int, _S] = {}
         for stage in self._walk:

@@ -42,6 +42,7 @@ def _stream(stage: StageBase, context: EpochContext, evaluator: Evaluator) -> It
 def _indexed_stream(graph: StageGraph[Any], context: EpochContext, evaluator: Evaluator) -> Iterator[MiniBatch]:
     indices, epoch = graph.seed_stage._indices, context.position.epoch
     if graph._is_async:
+        graph.refuse_reused_memory(graph.root.name)
         pool = LoopPool(graph, evaluator)
         return EndingWithEpoch(Dispatcher(pool, context, indices), pool.close)
     wanted = map(indices.__getitem__, context.steps(len(indices)))
@@ -52,7 +53,9 @@ def _mapped_stream(stage: StageBase, context: EpochContext, evaluator: Evaluator
     (source,) = stage.sources  # StageGraph refuses a join behind a carrier
     stream, epoch = _stream(source, context, evaluator), context.position.epoch
     if is_async(stage):
-        queueing = StageGraph(stage).find(QueuesOnStreams)
+        graph = StageGraph(stage)
+        graph.refuse_reused_memory(stage.name)
+        queueing = graph.find(QueuesOnStreams)
 
         def start(minibatch: MiniBatch) -> Coroutine[Any, Any, MiniBatch | None]:
             for passed in queueing:

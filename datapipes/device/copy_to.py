@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import weakref
@@ -16,7 +15,6 @@ from datapipes.base.checks import check_bool, dtype_name, shown
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import QueuesOnStreams
-from datapipes.chain.stage_graph import StageGraph
 from datapipes.device.handover import SideStreams, give_to_loop, leave, queued_now, take, take_from_loop
 from datapipes.device.runtime import Event, cuda
 from datapipes.minibatch import MiniBatch
@@ -40,7 +38,9 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         into: a dict, which the stage fills: {bucket: MiniBatch}. The first minibatch of each bucket of `pad` is copied
             to memory of its own, and each later one into that same memory, on the current stream: a captured step reads
             it there. So a minibatch holds its values only until the next one of its bucket. The stage stands behind the
-            DataLoader, whose threads run ahead. None: each minibatch gets memory of its own.
+            DataLoader, whose threads run ahead; build it once, before the loop over epochs. A captured step must read
+            `indptr` and `indices` of the blocks: `edge_index` is computed once and kept. None: each minibatch gets
+            memory of its own.
     Raises:
         TypeError: `into` is no dict.
         ValueError: The device does not exist here; checked when the chain is built. While running, with `into`: a
@@ -64,6 +64,7 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         if into is not None and not isinstance(into, dict):
             raise TypeError(f"copy_to: into must be a dict, which the stage fills, got {shown(into)}. Pass {{}}.")
         self.into = into
+        self._reuses_memory = into is not None
         self._streams = SideStreams()
         self._kept = KeptSources()
         # Sources may not be freed before their copies are done; except at exit, when nothing reads the copies.
@@ -99,24 +100,30 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
             raise ValueError("copy_to: into needs minibatches of fixed shapes, found one without a bucket. Use pad.")
         if bucket not in into:
             into[bucket] = minibatch.map_tensors(self._memory_for)
-        given, kept = tensors_of(minibatch), tensors_of(into[bucket])
-        forms = [[(list(tensor.shape), dtype_name(tensor.dtype)) for tensor in tensors] for tensors in (given, kept)]
-        if forms[0] != forms[1]:
-            differ = [pair for pair in itertools.zip_longest(*forms) if pair[0] != pair[1]]
+        memory = into[bucket]
+        if not isinstance(memory, MiniBatch):
+            raise TypeError(f"copy_to: into must have minibatches, got {shown(memory)}. Pass an empty dict.")
+        tensors, places = tensors_of(minibatch), tensors_of(memory)
+        wanted = [(self.device.type, tensor.dtype, tensor.shape) for tensor in tensors]
+        if wanted != [(place.device.type, place.dtype, place.shape) for place in places]:
+            given, kept = _forms(minibatch, self.device), _forms(memory, None)
+            name = next(name for name in {**given, **kept} if given.get(name) != kept.get(name))
             raise ValueError(
-                f"copy_to: into has {shown(differ[0][1])} for bucket {bucket}, minibatch {minibatch.index} has "
-                f"{shown(differ[0][0])}. Pad minibatches to fixed shapes, and use a dict for each chain."
+                f"copy_to: {name} of minibatch {minibatch.index} is {given.get(name)}; into has {kept.get(name)} for "
+                f"bucket {bucket}. All minibatches of a bucket need the same shapes: use a dict for each chain, and "
+                "neither lists nor sparse features, whose sizes pad does not fix."
             )
-        for tensor, memory in zip(given, kept, strict=True):
-            memory.copy_(self._there(tensor))
+        for tensor, place in zip(tensors, places, strict=True):
+            place.copy_(self._there(tensor))
         if self.device.type == "cuda":
             queued = queued_now(cuda().device(self.device))
             if self.non_blocking:
                 self._kept.add(queued.event, minibatch)
             else:
                 queued.event.synchronize()
-        left = iter(kept)
-        return minibatch.map_tensors(lambda tensor: next(left))
+        left = iter(places)
+        into[bucket] = minibatch.map_tensors(lambda tensor: next(left))
+        return into[bucket]
 
     def _memory_for(self, tensor: Tensor) -> Tensor:
         """Return a copy of a tensor on the device, in memory of its own."""
@@ -150,6 +157,15 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         return {"device": str(self.device)} | ({"stream": "its own"} if self.device.type == "cuda" else {})
 
 
+def _forms(minibatch: MiniBatch, device: torch.device | None) -> dict[str, str]:
+    """Return {name of a tensor in the message: its dtype, shape and device}, which is `device` if one is given."""
+    return {
+        name: f"{dtype_name(tensor.dtype)} {[*tensor.shape]} on {(device or tensor.device).type}"
+        for name, tensor in minibatch.to_message().items()
+        if tensor.ndim > 0
+    }
+
+
 def tensors_of(minibatch: MiniBatch) -> list[Tensor]:
     """Return the tensors of a minibatch, in the order in which `map_tensors` takes them."""
     tensors: list[Tensor] = []
@@ -160,18 +176,6 @@ def tensors_of(minibatch: MiniBatch) -> list[Tensor]:
 
     minibatch.map_tensors(note)
     return tensors
-
-
-def refuse_fixed_memory(where: str, graph: StageGraph[Stage]) -> None:
-    """Raise ValueError if the graph has a CopyTo with `into`: if the graph runs ahead, it overwrites the minibatch that
-    its consumer still uses.
-    """
-    for stage in graph.find(CopyTo):
-        if stage.into is not None:
-            raise ValueError(
-                f"{where}: found copy_to with into before it, whose memory the next minibatch overwrites. Put that "
-                f"copy_to behind {where}."
-            )
 
 
 def _copied(minibatch: MiniBatch, device: torch.device) -> MiniBatch:

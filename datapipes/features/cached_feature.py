@@ -28,6 +28,7 @@ from datapipes.features.feature import Feature, FeatureOver, check_out, note_cac
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureKey
 from datapipes.features.sparse_feature import SparseFeature
+from datapipes.minibatch.padding import NO_ID
 
 __all__ = ["CPUCachedFeature", "count_accesses"]
 
@@ -356,8 +357,8 @@ def count_accesses(loader: Stage, epochs: int = 1) -> dict[FeatureKey, Tensor]:
             source.set_epoch(epoch)
             for minibatch in source:
                 for fetcher in readers:
-                    for *key, ids in fetcher.requests_of(minibatch):
-                        _count(counts, fetcher, (key[0], key[1], key[2]), ids)
+                    for *key, ids in fetcher._requests_of(minibatch):
+                        _count(counts, fetcher, (key[0], key[1], key[2]), ids[ids != NO_ID])
     return counts
 
 

@@ -40,7 +40,7 @@ from datapipes.features.feature_store import (
     other_form,
     store_keys,
 )
-from datapipes.features.padding_rows import existing, with_zeros
+from datapipes.features.padding_rows import ids_to_read, with_padding
 from datapipes.features.tensor_feature import TensorFeature
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch, SparseRows
@@ -190,13 +190,13 @@ class FeatureFetcher(MiniBatchTransformer):
         return not hides_own(self, FeatureFetcher, "transform")
 
     def requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
-        """Return the requests (domain, type, name, ids) for the features of a minibatch, those for nodes first. Ids of
-        padding are replaced by ids that exist.
+        """Return the requests (domain, type, name, ids) for the features of a minibatch, those for nodes first. They
+        have no ids of padding.
         """
         requests = self._requests_of(minibatch)
         if minibatch.bucket is None:
             return requests
-        return [(*key, existing(ids, self.feature_store[tuple(key)].count)) for *key, ids in requests]
+        return [(*key, ids_to_read(self.feature_store[tuple(key)], ids)) for *key, ids in requests]
 
     def _requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
         requests: list[FeatureRequest] = []
@@ -211,8 +211,7 @@ class FeatureFetcher(MiniBatchTransformer):
         """Check `all_rows`, the store's answers to `requests`; return the minibatch with these rows."""
         rows = checked_rows(requests, all_rows)
         if minibatch.bucket is not None:
-            asked_for = self._requests_of(minibatch)
-            rows = [with_zeros(part, ids) for part, (*_, ids) in zip(rows, asked_for, strict=True)]
+            rows = with_padding(self.feature_store, self._requests_of(minibatch), rows)
         read = iter(rows)
         changes: dict[str, Any] = {}
         if self._of_nodes:

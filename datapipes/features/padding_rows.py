@@ -1,7 +1,8 @@
 """Features of padding: ids of -1, which `pad` adds to a minibatch, have rows of zeros.
 
-No feature knows of padding: it is asked for some row, which is then set to zeros. So this holds for every kind of
-feature, a user's too, wherever its rows lie; and a wrong id is still an error.
+No feature knows of padding, so this holds for every kind of feature, a user's too; and any other wrong id is still an
+error. Most features are asked for the real ids alone, and rows of zeros are added. That copies all rows, so a tensor
+in memory, or one that a GPU reads, is asked for its first row too, in the place of padding, which is then set to zeros.
 """
 
 from __future__ import annotations
@@ -12,40 +13,43 @@ import torch
 from torch import Tensor
 
 from datapipes.base.rows import bits_of
+from datapipes.features.feature import Feature
+from datapipes.features.feature_store import FeatureRequest, FeatureStore
+from datapipes.features.tensor_feature import TensorFeature
 from datapipes.minibatch import SparseRows
+from datapipes.minibatch.padding import NO_ID
 
 
-def existing(ids: Tensor, count: int) -> Tensor:
-    """Return `ids` with an existing id in place of padding; no ids if the feature has no rows, `count` == 0."""
-    return ids.clamp(min=0) if count > 0 else ids[:0]
+def ids_to_read(feature: Feature, ids: Tensor) -> Tensor:
+    """Return the ids for which `feature` is asked, given `ids` with padding."""
+    return ids.masked_fill(ids == NO_ID, 0) if _is_written_over(feature, ids) else ids[ids != NO_ID]
 
 
-def with_zeros(rows: Any, ids: Tensor) -> Any:
-    """Return the rows at `existing(ids)` with zeros where `ids` has padding. A tensor is changed in place.
+def with_padding(store: FeatureStore, requests: list[FeatureRequest], all_rows: list[Any]) -> list[Any]:
+    """Return the rows for all `requests`, whose ids have padding, given the rows at the ids of `ids_to_read`."""
+    answers = zip(requests, all_rows, strict=True)
+    return [_with_zeros(store[domain, type_, name], rows, ids) for (domain, type_, name, ids), rows in answers]
 
-    Args:
-        rows: a tensor [n, ...] or SparseRows.
-    """
-    is_padding = ids < 0
+
+def _with_zeros(feature: Feature, rows: Any, ids: Tensor) -> Any:
+    is_padding = ids == NO_ID
     if isinstance(rows, SparseRows):
-        return _with_empty_rows(rows, is_padding)
-    if rows.shape[0] < ids.shape[0]:
-        return rows.new_zeros((ids.shape[0], *rows.shape[1:]))
-    bits = bits_of(rows)
-    if bits.device.type == "cpu":
-        bits[is_padding] = 0
+        counts = rows.indptr.new_zeros(ids.shape[0])
+        counts[~is_padding] = rows.indptr.diff()
+        indptr = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+        return SparseRows(indptr, rows.indices, rows.num_columns, rows.values)
+    if not _is_written_over(feature, ids):
+        filled = rows.new_zeros((ids.shape[0], *rows.shape[1:]))
+        bits_of(filled)[~is_padding] = bits_of(rows)
+        return filled
+    if rows.device.type == "cpu":
+        bits_of(rows)[is_padding] = 0
     else:  # a mask as an index would wait for the device
-        bits.masked_fill_(is_padding.view(-1, *[1] * (bits.ndim - 1)), 0)
+        bits_of(rows).masked_fill_(is_padding.view(-1, *[1] * (rows.ndim - 1)), 0)
     return rows
 
 
-def _with_empty_rows(rows: SparseRows, is_padding: Tensor) -> SparseRows:
-    if rows.indptr.shape[0] <= is_padding.shape[0]:
-        indptr = rows.indptr.new_zeros(is_padding.shape[0] + 1)
-        return SparseRows(indptr, rows.indices, rows.num_columns, rows.values)
-    counts = rows.indptr.diff()
-    is_kept = ~torch.repeat_interleave(is_padding, counts)
-    indptr = torch.zeros_like(rows.indptr)
-    indptr[1:] = counts.masked_fill(is_padding, 0).cumsum(0)
-    values = None if rows.values is None else rows.values[is_kept]
-    return SparseRows(indptr, rows.indices[is_kept], rows.num_columns, values)
+def _is_written_over(feature: Feature, ids: Tensor) -> bool:
+    """Return whether padding is read as row 0, and then set to zeros: the rows are new memory, and row 0 exists."""
+    reads_memory = type(feature) is TensorFeature or ids.device.type != "cpu"
+    return reads_memory and feature.count > 0

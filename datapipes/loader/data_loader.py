@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,6 @@ from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.chain.streams import stream_of
 from datapipes.channel import ChannelBase
-from datapipes.device.copy_to import refuse_fixed_memory
 from datapipes.features import FeatureFetcher
 from datapipes.loader.gpu_passes import fetch_behind_copy, wait_for_gpus
 from datapipes.loader.graphs import copies_to_gpu
@@ -39,6 +39,7 @@ from datapipes.loader.stats import Delivered, LoaderStats, Watch
 from datapipes.loader.trace import write_trace
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
+from datapipes.sampling import Padder
 
 __all__ = ["DataLoader"]
 
@@ -122,7 +123,7 @@ class DataLoader(StreamStage):
         super().__init__(datapipe)
         self.options = LoaderOptions(**{option.name: arguments[option.name] for option in fields(LoaderOptions)})
         self.__dict__.update(vars(self.options))  # read-only attributes
-        refuse_fixed_memory("data_loader", StageGraph(self.source))
+        StageGraph(self.source).refuse_reused_memory("data_loader")
         self._plan = rewrite(StageGraph(self.source), self.options)
         self._clock = StageClock()
         self._watch = Watch(self._plan.find(Workers))
@@ -175,7 +176,7 @@ class DataLoader(StreamStage):
         sampling. "channel" has the counts of the present or last ShmChannel from worker processes, see
         ShmChannel.stats: many `send_waits` mean that the workers are faster than the stages after them, many
         `recv_waits` that the workers are slower. Workers that are not persistent get a new channel each epoch.
-        "padding" counts the minibatches of each bucket of `pad`.
+        "padding" counts the minibatches of each bucket of `pad`; if many are beyond the last bucket, measure again.
         """
         rows: dict[str, dict[str, float]] = self._clock.stats()
         if (epochs := self._watch.epochs)["calls"] > 0:
@@ -186,8 +187,17 @@ class DataLoader(StreamStage):
             if read := fetcher.feature_store.stats():
                 rows["features"] = {name: float(count) for name, count in read.items()}
         if padding := self._watch.padding:
-            rows["padding"] = {name: float(count) for name, count in sorted(padding.items())}
+            rows["padding"] = self._padding(padding)
         return LoaderStats.of_plan(rows, repr(self), self._plan, self._watch.samples)
+
+    def _padding(self, counts: Mapping[int, int]) -> dict[str, float]:
+        """Return {in words: number of minibatches}, given {number of a bucket: number of minibatches}."""
+        padders = StageGraph(self.source).find(Padder)
+        last = len(padders[0].sizes) if padders else max(counts) + 1
+        named: Counter[str] = Counter()
+        for bucket, count in sorted(counts.items()):
+            named[f"minibatches of bucket {bucket}" if bucket < last else "minibatches beyond the last bucket"] += count
+        return {name: float(count) for name, count in named.items()}
 
     def trace(self, path: str | Path) -> None:
         """Write the last calls of all stages, in all processes, as a trace for chrome://tracing and Perfetto.

@@ -25,7 +25,6 @@ from datapipes.chain.functional import functional_name, register_stage
 from datapipes.chain.stage import Stage, StreamStage
 from datapipes.chain.stage_graph import StageGraph
 from datapipes.chain.streams import close_stream
-from datapipes.device.copy_to import refuse_fixed_memory
 from datapipes.device.handover import Queued, SideStreams, current_streams, leave, take
 from datapipes.device.runtime import Stream
 from datapipes.loader.graphs import gpus_of
@@ -60,7 +59,7 @@ class Prefetcher(StreamStage):
         self.depth = check_int("prefetch", "depth", depth, 1)
         self.timeout = check_positive_timeout("prefetch", timeout)
         self._streams = SideStreams()
-        refuse_fixed_memory("prefetch", StageGraph(source))
+        StageGraph(source).refuse_reused_memory("prefetch")
         for stage in StageGraph(source).own_orders:
             raise ValueError(
                 f"prefetch: stands behind {stage.name}, which only knows its own position and cannot be read ahead. "

@@ -119,7 +119,7 @@ class Watch:
             between looks. In that time, "processor_seconds" is what the caller's process used, and "idle_seconds" is
             how long the processors were idle, all processors added up.
         samples: the memory at several times, the oldest first.
-        padding: {"minibatches of bucket N": number of delivered minibatches}.
+        padding: {number of a bucket of `pad`: how many of its minibatches were delivered}.
     """
 
     MOST_SAMPLES = 256
@@ -128,7 +128,7 @@ class Watch:
         names = "calls seconds start_seconds latest_start_seconds begun watched_seconds processor_seconds idle_seconds"
         self.epochs = dict.fromkeys(names.split(), 0.0)
         self.samples: list[Sample] = []
-        self.padding: Counter[str] = Counter()
+        self.padding: Counter[int] = Counter()
         self._workers = workers
         self._every_s = 0.25
         self._looked = (0.0, 0.0, 0.0)  # time of the last look; processor time of this process and idle time then
@@ -221,7 +221,7 @@ class Delivered(Iterator[MiniBatch]):
         epochs["calls"] += 1
         epochs["seconds"] += now - began
         if minibatch.bucket is not None:
-            self._watch.padding[f"minibatches of bucket {minibatch.bucket}"] += 1
+            self._watch.padding[minibatch.bucket] += 1
         if now >= self._watch.next_look:
             self._watch.look(now)
         return minibatch

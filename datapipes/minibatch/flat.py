@@ -56,7 +56,11 @@ class FlatEdges(NamedTuple):
 
 
 def flattened(
-    blocks: list[Any], input_nodes: Any, compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor]
+    blocks: list[Any],
+    input_nodes: Any,
+    compacted: Mapping[Any, Tensor],
+    seeds: Mapping[Any, Tensor],
+    is_padded: bool = False,
 ) -> tuple[dict[Any, FlatNodes], dict[Any, FlatEdges], bool]:
     """Return (nodes, edges, has_hops): the blocks in PyG's layout.
 
@@ -65,22 +69,27 @@ def flattened(
 
     Args:
         compacted, seeds: the fields `compacted_seeds` and `seeds` as {type: tensor}; {} if the field is None.
+        is_padded: whether the minibatch has padding.
     Raises:
         IndexError, ValueError: See MiniBatch.to_pyg.
     """
     hops: _Hops = [by_type(hop) for hop in reversed(blocks)]
     num_seeds, is_known = count_seeds(compacted, seeds, by_type(input_nodes))
-    # Blocks of a subgraph_type have more destinations than seeds.
+    # Blocks of a subgraph_type have more destinations than seeds; padded, all nodes of a source type as destinations.
     has_hops = is_known and (
         len(hops) > 1
         or not compacted
         or all(block.num_dst <= num_seeds[ends_of(edge_type)[1]] for edge_type, block in hops[0].items())
     )
+    if is_padded and len(hops) == 1:
+        sources, ids_of = {ends_of(edge_type)[0] for edge_type in hops[0]}, by_type(input_nodes)
+        sizes = {ends_of(edge_type)[1]: block.num_dst for edge_type, block in hops[0].items()}
+        has_hops &= not any(dst in sources and size == len(ids_of[dst]) for dst, size in sizes.items())
     nodes: dict[Any, FlatNodes] = {}
     for node_type, ids in by_type(input_nodes).items():
-        sizes = sizes_of_nodes(hops, node_type, int(ids.shape[0]), num_seeds)
-        counts = [sizes[0], *(after - before for before, after in itertools.pairwise(sizes))]
-        rows = _rows_of_seeds(where_of(node_type), compacted.get(node_type), sizes[0], int(ids.shape[0]))
+        reached = sizes_of_nodes(hops, node_type, int(ids.shape[0]), num_seeds)
+        counts = [reached[0], *(after - before for before, after in itertools.pairwise(reached))]
+        rows = _rows_of_seeds(where_of(node_type), compacted.get(node_type), reached[0], int(ids.shape[0]))
         if rows is not None:
             ids, counts[0] = ids[rows.nodes], rows.num_first
         nodes[node_type] = FlatNodes(ids, rows, counts)
@@ -154,7 +163,7 @@ def _kept_picks(where: str, hops: list[Block]) -> list[slice]:
             raise ValueError(
                 f"{where}: found blocks in which hop {hop} drew other in-edges for nodes that an earlier hop had drawn "
                 "for (frontier='all'); PyG's Data has one set of in-edges for each node. Sample with frontier='new', "
-                "or with the fanouts -1, or give the model the blocks."
+                "or without padding with the fanouts -1, or give the model the blocks."
             )
         kept.append(slice(first, block.num_edges))
         seen = block.num_dst
@@ -229,37 +238,36 @@ def sizes_of_nodes(hops: _Hops, node_type: NodeType | None, num_nodes: int, num_
 
 
 def count_seeds(
-    compacted: Mapping[Any, Tensor], seeds: Mapping[Any, Tensor], nodes: Mapping[Any, Tensor]
+    compacted: Mapping[Any, Tensor],
+    seeds: Mapping[Any, Tensor],
+    nodes: Mapping[Any, Tensor],
+    negative_end: str | None = None,
 ) -> tuple[Any, bool]:
     """Return (counts, is_known). counts is {node type: how many of its nodes are seeds}; is_known says whether these
     counts are certain.
 
     The counts follow from the largest local ids of seeds, since seeds have the first local ids.
+
+    Args:
+        negative_end: "src" or "dst", the end to which the columns from 2 on of seeds [n, k] belong. None: not known;
+            the ids show it, except in tiny graphs.
     """
-    counts, entries, is_known = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0), True
+    counts, is_known = dict.fromkeys(nodes, 0), True
     for type_, local in compacted.items():
         columns = [(type_, local)]
         if isinstance(type_, tuple):
             more, pairs = local[:, 2:], local[:, :2]
-            ends = negative_ends(type_, local, seeds.get(type_), nodes)
+            # Negatives are destinations or sources: find the end whose node ids match.
+            ends = [i for i in (2, 0) if type_ not in seeds or _are_nodes(nodes[type_[i]], more, seeds[type_][:, 2:])]
+            if negative_end is not None:
+                ends = [0 if negative_end == "src" else 2]
             columns = [(type_[0], pairs[:, 0]), (type_[2], pairs[:, 1]), (type_[ends[0] if ends else 0], more)]
             if len({type_[i] for i in ends}) == 2 and more.numel() > 0:  # few nodes: the ids fit both types
                 is_known &= bool(more.max() <= pairs.amax(0).min())
         for node_type, ids in columns:
-            entries[node_type] += ids.numel()
             if ids.numel() > 0:
                 counts[node_type] = max(counts[node_type], int(ids.max()) + 1)
-    return {node_type: min(count, entries[node_type]) for node_type, count in counts.items()}, is_known
-
-
-def negative_ends(edge_type: EdgeType, local: Tensor, seeds: Tensor | None, nodes: Mapping[Any, Tensor]) -> list[int]:
-    """Return the ends of an edge type, as positions in it, to whose nodes the columns from 2 on of seeds [n, k] can
-    belong: negatives are destinations or sources. Both may fit.
-
-    Args:
-        local, seeds: the compacted seeds and the seeds; if `seeds` is None, both ends are returned.
-    """
-    return [end for end in (2, 0) if seeds is None or _are_nodes(nodes[edge_type[end]], local[:, 2:], seeds[:, 2:])]
+    return counts, is_known
 
 
 def _are_nodes(nodes: Tensor, local: Tensor, ids: Tensor) -> bool:

@@ -21,7 +21,7 @@ from datapipes.base.html import table_html
 from datapipes.base.rng import RngKey
 from datapipes.minibatch.block import Block, Movable, SampledSubgraph, TensorMap
 from datapipes.minibatch.message import PLAIN_FIELDS, fields_of, to_message
-from datapipes.minibatch.padding import Masks, masks_of
+from datapipes.minibatch.padding import Masks
 from datapipes.minibatch.pyg_data import pyg_data
 from datapipes.minibatch.sparse_rows import SparseRows
 
@@ -95,10 +95,10 @@ class MiniBatch(Movable):
 
     @property
     def masks(self) -> Masks:
-        """Which seeds, nodes and edges are real: all, unless `pad` has added padding. It is computed at each read, on
-        the device of the tensors, without waiting for a GPU.
+        """Which seeds, nodes and edges are real: `masks.seeds`, `masks.nodes`, `masks.edges`. All are, unless `pad` has
+        added padding.
         """
-        return masks_of(self)
+        return Masks(self)
 
     @property
     def sampled_subgraphs(self) -> Subgraphs | None:
@@ -195,11 +195,12 @@ class MiniBatch(Movable):
         JAX, which takes the arrays by DLPack. Fields without a value are left out.
 
         A Block is {"indptr": array, "indices": array, "edge_ids": array}, without "edge_ids" if it has none; SparseRows
-        are such dicts too, with "values". All else stays as in the fields: features by name, fields by type.
+        are such dicts too, with "values". Features are by name, and fields by type. After `pad`, ids of padding are
+        -1, and the last row of a block has the edges of padding.
 
         Raises:
             TypeError: A tensor has a dtype that NumPy lacks, such as bfloat16.
-            ValueError: A tensor is not in host memory.
+            ValueError: A tensor is not in host memory, or not dense.
         """
         fields = {name: getattr(self, name) for name in _WITH_TENSORS}
         return {name: _as_arrays(name, value) for name, value in fields.items() if value is not None and value != {}}
@@ -250,6 +251,10 @@ class MiniBatch(Movable):
         * If the seeds are pairs, there are `edge_label_index` [2, n], `edge_label` and `edge_label_time` in place of
           `batch_size`, `y` and `seed_time`, as from PyG's LinkNeighborLoader; each node has one row.
         * `seed_local_id`: the row of each seed, in the shape of `seeds`.
+
+        After `pad`, all sizes are those of the bucket, also `batch_size`, `num_sampled_nodes` and `num_sampled_edges`;
+        only a seed that is given twice adds a row. `n_id` and `e_id` of padding are -1: `data.n_id >= 0` is the mask of
+        `x`. Fanouts of -1 with frontier="all" are refused then.
 
         The feature "feat" or "x" becomes `x`; other features and `extra` keep their names. SparseRows of nodes become a
         sparse CSR tensor. Absent fields are not set.
@@ -320,13 +325,13 @@ def _as_arrays(name: str, value: Any) -> Any:
         return {key: _as_arrays(name, part) for key, part in value.items()}
     if isinstance(value, list):
         return [_as_arrays(name, part) for part in value]
-    if value.device.type != "cpu":
+    if value.device.type != "cpu" or value.layout is not torch.strided:
         raise ValueError(
-            f"MiniBatch.numpy: {name} is on {value.device}; NumPy has arrays in host memory only. Call .to('cpu'), or "
-            "give JAX the tensors: jax.dlpack.from_dlpack(tensor)."
+            f"MiniBatch.numpy: {name} is {value.layout} on {value.device}; NumPy has dense arrays in host memory only. "
+            "Call .to('cpu') or .to_dense(), or give JAX the tensors: jax.dlpack.from_dlpack(tensor)."
         )
     try:
-        return value.detach().numpy()
+        return value.detach().resolve_conj().resolve_neg().numpy()
     except TypeError:
         raise TypeError(
             f"MiniBatch.numpy: {name} has the dtype {dtype_name(value.dtype)}, which NumPy lacks. Convert it, or give "

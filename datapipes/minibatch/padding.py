@@ -20,7 +20,7 @@ from datapipes.base.checks import check_int, shown
 from datapipes.base.threads import num_threads
 from datapipes.base.types import by_edge_type, check_node_type, ends_of, of_type
 from datapipes.minibatch.block import Block
-from datapipes.minibatch.flat import count_seeds, negative_ends, sizes_of_nodes
+from datapipes.minibatch.flat import count_seeds, sizes_of_nodes
 from datapipes.minibatch.message import by_type
 
 NO_ID = -1  # the id of a seed, node or edge of padding
@@ -51,18 +51,41 @@ class Slot(NamedTuple):
 Sizes = dict[Slot, int]
 
 
-class Masks(NamedTuple):
-    """Which entries of a minibatch are real, and not padding. Each mask is bool, on the device of the minibatch.
-
-    Attributes:
-        seeds: [n], of the seeds; with types {type: mask}.
-        nodes: [num_nodes], of `input_nodes`; with types {node type: mask}.
-        edges: [num_edges] for each of `blocks`; with types {edge type: mask}.
+class Masks:
+    """Which entries of a minibatch are real, and not padding. Each mask is bool, on the device of the minibatch, and
+    computed when it is read, without waiting for a GPU.
     """
 
-    seeds: Any
-    nodes: Any
-    edges: list[Any]
+    def __init__(self, minibatch: Any) -> None:
+        self._minibatch = minibatch
+
+    @property
+    def seeds(self) -> Any:
+        """[n], of the seeds; with types {type: mask}. None if there are no seeds."""
+        return self._of_ids(self._minibatch.seeds)
+
+    @property
+    def nodes(self) -> Any:
+        """[num_nodes], of `input_nodes`; with types {node type: mask}. None before sampling."""
+        return self._of_ids(self._minibatch.input_nodes)
+
+    @property
+    def edges(self) -> list[Any]:
+        """[num_edges] for each of `blocks`; with types {edge type: mask}."""
+        return [_of_each(hop, self._of_edges) for hop in self._minibatch.blocks or ()]
+
+    def _of_ids(self, ids: Any) -> Any:
+        def is_real(type_: Any, part: Tensor) -> Tensor:
+            first = part if part.ndim == 1 else part[:, 0]
+            is_padded = self._minibatch.bucket is not None
+            return first != NO_ID if is_padded else torch.ones_like(first, dtype=torch.bool)
+
+        return None if ids is None else _of_each(ids, is_real)
+
+    def _of_edges(self, edge_type: Any, block: Block) -> Tensor:
+        places = torch.arange(block.num_edges, device=block.indptr.device)
+        # The last row has the edges of padding.
+        return places < block.indptr[-2] if self._minibatch.bucket is not None else places >= 0
 
 
 # --- buckets
@@ -136,11 +159,12 @@ def has_one_layer(minibatch: Any) -> bool:
     )
 
 
-def sizes_of(minibatch: Any, one_layer: bool) -> Sizes:
+def sizes_of(minibatch: Any, one_layer: bool, negative_end: str) -> Sizes:
     """Return how many seeds, nodes and edges a minibatch has, which was sampled and not padded.
 
     Args:
         one_layer: count all nodes as one layer.
+        negative_end: "src" or "dst", the end to which the columns from 2 on of seeds [n, k] belong.
     """
     hops = [by_type(hop) for hop in reversed(minibatch.blocks)]
     nodes, seeds = by_type(minibatch.input_nodes), by_type(minibatch.seeds)
@@ -149,7 +173,7 @@ def sizes_of(minibatch: Any, one_layer: bool) -> Sizes:
     compacted = {} if minibatch.compacted_seeds is None else by_type(minibatch.compacted_seeds)
     first: Mapping[Any, int] = {}
     if not one_layer and sources - {ends_of(edge_type)[1] for edge_type in hops[0]}:
-        first = count_seeds(compacted, seeds, nodes)[0]
+        first = count_seeds(compacted, seeds, nodes, negative_end)[0]
     for type_, ids in nodes.items():
         if one_layer or type_ not in sources:
             sizes[Slot("nodes", 0, type_)] = len(ids)
@@ -171,34 +195,32 @@ def needs_row(slot: Slot) -> int:
 # --- padded
 
 
-def padded(minibatch: Any, sizes: Sizes, rows: Sizes, bucket: int) -> Any:
+def padded(minibatch: Any, sizes: Sizes, rows: Sizes, bucket: int, negative_end: str) -> Any:
     """Return a minibatch with padding.
 
     Args:
         sizes: what the minibatch has; the result of `sizes_of`.
         rows: what the result has: for each slot at least the size, and `needs_row` more.
         bucket: the number for the field `bucket` of the result.
+        negative_end: as for `sizes_of`.
     """
     layers = {node_type: _layers(sizes, rows, node_type) for node_type in by_type(minibatch.input_nodes)}
     lengths = {slot.type_: rows[slot] for slot in rows if slot.kind == "seeds"}
 
-    def seed_rows(values: Any, fill: Any) -> Any:
-        filled = {type_: _filled(part, lengths[type_], fill) for type_, part in by_type(values).items()}
-        return filled if isinstance(values, dict) else filled[None]
+    def seed_rows(values: Any, fill: int) -> Any:
+        return _of_each(values, lambda type_, part: _filled(part, lengths[type_], fill))
 
     changes: dict[str, Any] = {"bucket": bucket}
-    for name, fill in (("seeds", _no_id), ("labels", _no_label), ("indexes", _no_id), ("timestamps", _zero)):
+    for name, fill in (("seeds", NO_ID), ("labels", NO_CLASS), ("indexes", NO_ID), ("timestamps", 0)):
         if (values := getattr(minibatch, name)) is not None:
             changes[name] = seed_rows(values, fill)
-    changes["extra"] = {name: seed_rows(values, _no_id) for name, values in minibatch.extra.items()}
+    changes["extra"] = {name: seed_rows(values, NO_ID) for name, values in minibatch.extra.items()}
     if minibatch.compacted_seeds is not None:
-        seeds, nodes = by_type(minibatch.seeds), by_type(minibatch.input_nodes)
 
         def local_seeds(type_: Any, local: Tensor) -> Tensor:
-            ends: list[Any] = [type_, type_]
+            ends = [type_, type_, type_]
             if isinstance(type_, tuple):
-                of_negatives = negative_ends(type_, local, seeds.get(type_), nodes)
-                ends = [type_[0], type_[2], type_[of_negatives[0] if of_negatives else 2]]
+                ends = [type_[0], type_[2], type_[0 if negative_end == "src" else 2]]
             return _local_seeds(local, lengths[type_], [layers[end] for end in ends])
 
         changes["compacted_seeds"] = _of_each(minibatch.compacted_seeds, local_seeds)
@@ -235,27 +257,12 @@ def _of_each(value: Any, fn: Any) -> Any:
     return {type_: fn(type_, part) for type_, part in value.items()} if isinstance(value, dict) else fn(None, value)
 
 
-def _filled(values: Tensor, count: int, fill: Any) -> Tensor:
-    """Return `values` with rows up to `count`, which have the value fill(dtype)."""
-    longer = values.new_full((count, *values.shape[1:]), fill(values.dtype))
+def _filled(values: Tensor, count: int, fill: int) -> Tensor:
+    """Return `values` with rows up to `count`: rows of `fill` for integers with a sign, else of 0."""
+    has_sign = values.dtype in (torch.int8, torch.int16, torch.int32, torch.int64)
+    longer = values.new_full((count, *values.shape[1:]), fill if has_sign else 0)
     longer[: len(values)] = values
     return longer
-
-
-def _is_signed(dtype: torch.dtype) -> bool:
-    return dtype in (torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-def _no_id(dtype: torch.dtype) -> int:
-    return NO_ID if _is_signed(dtype) else 0
-
-
-def _no_label(dtype: torch.dtype) -> int:
-    return NO_CLASS if _is_signed(dtype) else 0
-
-
-def _zero(dtype: torch.dtype) -> int:
-    return 0
 
 
 def _by_layer(values: Tensor, layers: _Layers, fill: int) -> Tensor:
@@ -311,26 +318,3 @@ def _block(edge_type: Any, block: Block, hop: int, layers: Mapping[Any, _Layers]
 
 def _first(layers: _Layers, count: int) -> _Layers:
     return _Layers(layers.nodes[:count], layers.rows[:count])
-
-
-# --- which entries are real
-
-
-def masks_of(minibatch: Any) -> Masks:
-    """Return which seeds, nodes and edges of a minibatch are real. It is computed on the device, without waiting."""
-    seeds, nodes = minibatch.seeds, minibatch.input_nodes
-    is_padded = minibatch.bucket is not None
-
-    def of_ids(type_: Any, ids: Tensor) -> Tensor:
-        first = ids if ids.ndim == 1 else ids[:, 0]
-        return first != NO_ID if is_padded else torch.ones_like(first, dtype=torch.bool)
-
-    def of_edges(type_: Any, block: Block) -> Tensor:
-        places = torch.arange(block.num_edges, device=block.indptr.device)
-        return places < block.indptr[-2] if is_padded else places >= 0
-
-    return Masks(
-        None if seeds is None else _of_each(seeds, of_ids),
-        None if nodes is None else _of_each(nodes, of_ids),
-        [_of_each(hop, of_edges) for hop in minibatch.blocks or ()],
-    )

@@ -53,7 +53,8 @@ def pyg_data(minibatch: Any) -> Data | HeteroData:
     compacted: Mapping[Any, Tensor] = plain.get("compacted_seeds", {})
     for type_ in _types_of_seeds(plain, extra):
         _check_seeds(where_of(type_), {**_of_type(plain, type_), **_of_type(extra, type_)})
-    nodes, edges, has_hops = flattened(blocks, input_nodes, compacted, plain.get("seeds", {}))
+    is_padded = minibatch.bucket is not None
+    nodes, edges, has_hops = flattened(blocks, input_nodes, compacted, plain.get("seeds", {}), is_padded)
     hops, local = [by_type(hop) for hop in reversed(blocks)], by_type(input_nodes)
     features_of_hops: list[Any] = [{} for _ in hops] if edge_features is None else edge_features[::-1]
 

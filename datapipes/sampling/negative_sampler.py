@@ -21,7 +21,7 @@ from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.minibatch import MiniBatch
-from datapipes.sampling.sampler import Sampler, items_before, nearest_before
+from datapipes.sampling.sampler import Sampler, items_before, nearest_before, refuse_padding_before
 from datapipes.sampling.seed_ids import check_seeds
 
 __all__ = ["NegativeSampler"]
@@ -102,6 +102,7 @@ class NegativeSampler(MiniBatchTransformer):
         form: str = "pairs",
     ) -> None:
         super().__init__(source, fn)  # type: ignore[arg-type]  # called by `sample`
+        refuse_padding_before(self.name, source)
         if fn is None and type(self).sample is NegativeSampler.sample:
             raise TypeError(
                 f"{self.name}: found neither fn nor a sample method; one is needed. Pass fn, define sample(pairs, rng, "

@@ -89,6 +89,7 @@ class Sampler(MiniBatchTransformer):
                 f"{self.name}: its draw(nodes, hop, rng) knows no edge types, which this graph has. Define draw(nodes, "
                 "hop, rng, edge_type=None), or sample a CSCGraph."
             )
+        refuse_padding_before(self.name, source)
         fetched = fetched_before(source)
         if fetched:
             stage = next(iter(fetched.values()))
@@ -370,7 +371,14 @@ def rows_left_behind(where: str, features: str) -> str:
 def refuse_padding(where: str, minibatch: MiniBatch) -> None:
     """Raise ValueError if the minibatch has padding, for a stage that must stand before `pad`."""
     if minibatch.bucket is not None:
-        raise ValueError(f"{where}: found a minibatch that is padded. Put pad behind this stage.")
+        raise ValueError(f"{where}: found a minibatch that is padded. Put pad behind this stage, and pad once.")
+
+
+def refuse_padding_before(where: str, source: Stage) -> None:
+    """Raise ValueError if a stage before the end of a chain adds padding."""
+    for stage in line_before(source):
+        if stage._pads:
+            raise ValueError(f"{where}: found {stage!r} before it. Put pad behind this stage, and pad once.")
 
 
 def names_of(features: dict[Any, Tensor] | list[dict[Any, Tensor]]) -> Collection[Any]:

@@ -37,6 +37,7 @@ from datapipes.sampling.sampler import (
     nearest_before,
     negative_end_before,
     refuse_padding,
+    refuse_padding_before,
 )
 from datapipes.sampling.seed_ids import check_seeds
 
@@ -80,6 +81,7 @@ class SeedEdgeExcluder(MiniBatchTransformer):
         by: str = "pair",
     ) -> None:
         super().__init__(source)
+        refuse_padding_before(self.name, source)
         sampler = nearest_before(source, Sampler)
         self.exclusion = _Exclusion(
             self.name,

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from dist_graphs import small_parts
 from fake_device import fake_cuda, train
 from pipelines import digests, fetched, items, refused, sampled, small_store
 from plain_cuda import on_gpu
@@ -102,6 +103,15 @@ def padded() -> dp.Stage:
     return sampled().pad([{"seeds": 5, "nodes": [5, 7, 14], "edges": [8, 26]}, *PADDED])
 
 
+class Awaits(dp.MiniBatchTransformer):
+    """An asynchronous stage, which has several minibatches at once."""
+
+    draws = False
+
+    async def transform_async(self, minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        return minibatch.replace()
+
+
 def addresses(minibatch: dp.MiniBatch) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors_of(minibatch)]
 
@@ -137,6 +147,8 @@ def test_what_is_copied_into_the_same_memory_of_a_gpu_is_read_before_the_next_ov
 
 def test_what_is_refused_of_memory_that_is_used_again(refuses):
     chain = padded().copy_to("cpu", into={})
+    loaded = dp.DataLoader(sampled(graph=small_parts()).pad(PADDED)).copy_to("cpu", into={})
+    assert [minibatch.digest() for minibatch in loaded] == digests(sampled().pad(PADDED))
     refuses(TypeError, padded().copy_to, "cpu", into=True)
     refuses(ValueError, dp.DataLoader, chain)
     refuses(ValueError, chain.prefetch)
@@ -145,3 +157,8 @@ def test_what_is_refused_of_memory_that_is_used_again(refuses):
     list(sampled().pad(PADDED).copy_to("cpu", into=into))
     other = sampled().pad(PADDED).fetch_feature(small_store(), ["feat"])
     refuses(ValueError, next, iter(other.copy_to("cpu", into=into)))
+    refuses(ValueError, next, iter(sampled().pad(PADDED).copy_to("meta", into=into)))
+    refuses(TypeError, next, iter(sampled().pad(PADDED).copy_to("cpu", into={0: 5})))
+    over_parts = sampled(graph=small_parts()).pad(PADDED).copy_to("cpu", into={})
+    refuses(ValueError, next, iter(over_parts))
+    refuses(ValueError, next, iter(Awaits(dp.DataLoader(sampled().pad(PADDED)).copy_to("cpu", into={}))))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from dist_graphs import typed_parts
-from pipelines import digests, sampled, small_store
+from pipelines import digests, items, sampled, small_store
 from timed_pipelines import NODE_TIMES, temporal
 from typed_pipelines import CITES, typed_fetched, typed_items, typed_sampled
 
@@ -14,13 +14,16 @@ FEAT = torch.sin(torch.arange(40.0 * 3)).reshape(40, 3) + 2
 
 
 class Own(dp.Feature):
-    """A feature of a user, which knows nothing of padding."""
+    """A feature of a user, which knows nothing of padding, and whose rows may not be written."""
 
     count, shape = 40, (3,)
 
+    def __init__(self, rows=FEAT):
+        self.rows = rows
+
     def read(self, ids, out=None):
-        assert ids.min() >= 0
-        return FEAT[ids]
+        assert len(ids) == 0 or ids.min() >= 0
+        return self.rows[ids] if self.rows is FEAT else self.rows.expand(len(ids), 3)
 
 
 def on_disk(tmp_path) -> dp.DiskFeature:
@@ -46,6 +49,7 @@ FEATURES = {
     "on a disk": on_disk,
     "sparse": lambda folder: words(),
     "of a user": lambda folder: Own(),
+    "of a user, one row": lambda folder: Own(torch.ones(3)),
 }
 
 
@@ -82,6 +86,34 @@ def test_types_without_rows_and_edges_have_zeros_too(graph):
             rows, is_real = features[CITES, "weight"], masks[CITES]
             assert torch.equal(rows[is_real], known[CITES, "weight"])
             assert rows[~is_real].count_nonzero() == 0
+
+
+def test_no_cache_and_no_count_sees_padding():
+    sizes = dp.measure_sizes(sampled(), 6)
+    padded, plain = (pipe.fetch_feature(small_store(), ["feat"]) for pipe in (sampled().pad(sizes), sampled()))
+    for (key, found), (_, expected) in zip(
+        dp.count_accesses(padded).items(), dp.count_accesses(plain).items(), strict=True
+    ):
+        assert found.tolist() == expected.tolist(), key
+    stats = []
+    for pipe in (sampled().pad(sizes), sampled()):
+        cached = dp.CPUCachedFeature(dp.TensorFeature(FEAT), "1KB")
+        list(pipe.fetch_feature(dp.FeatureStore({("node", None, "feat"): cached}), ["feat"]))
+        stats.append(dict(cached.stats()))
+    assert stats[0] == stats[1]
+
+
+def test_other_ids_without_a_row_stay_errors():
+    features = {"feat": dp.TensorFeature(FEAT), "none": dp.TensorFeature(FEAT[:0])}
+    store = dp.FeatureStore({("node", None, name): feature for name, feature in features.items()})
+    minibatch = next(iter(sampled().pad(dp.measure_sizes(sampled(), 6))))
+    stage, of_none = (items().transform(dp.MiniBatch.replace).fetch_feature(store, [name]) for name in features)
+    with pytest.raises(IndexError, match="got -7"):
+        stage.transform(minibatch.replace(input_nodes=torch.cat((minibatch.input_nodes, torch.tensor([-7])))))
+    with pytest.raises(IndexError):
+        of_none.transform(minibatch)
+    none = of_none.transform(minibatch.replace(input_nodes=torch.full((3,), -1))).node_features["none"]
+    assert none.tolist() == [[0.0] * 3] * 3
 
 
 def test_ids_of_padding_are_errors_where_nothing_was_padded():

@@ -40,7 +40,8 @@ def test_all_is_real_where_nothing_is_padded():
         for mask, hop in zip(masks.edges, minibatch.blocks, strict=True):
             for of, is_real in by_type(mask).items():
                 assert is_real.tolist() == [True] * by_type(hop)[of].num_edges
-    assert dp.MiniBatch().masks == (None, None, [])
+    masks = dp.MiniBatch().masks
+    assert (masks.seeds, masks.nodes, masks.edges) == (None, None, [])
 
 
 @pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "trees"])
@@ -108,6 +109,9 @@ def test_arrays_share_the_memory_of_the_tensors():
 def test_what_has_no_array_is_refused(refuses):
     refuses(TypeError, dp.MiniBatch(labels=torch.ones(2).bfloat16()).numpy)
     refuses(ValueError, dp.MiniBatch(labels=torch.ones(2, device="meta")).numpy)
+    refuses(ValueError, dp.MiniBatch(labels=torch.ones(2).to_sparse()).numpy)
+    turned = torch.ones(2, dtype=torch.complex64).conj()
+    assert dp.MiniBatch(labels=turned).numpy()["labels"].tolist() == [1, 1]
 
 
 def test_a_step_of_jax_is_traced_once():

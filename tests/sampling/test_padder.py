@@ -15,7 +15,7 @@ from timed_pipelines import temporal
 from torchdata.nodes import IterableWrapper
 from twin_cases import typed_fanouts, typed_graph_of, typed_set_of
 from twin_padding import by_type, expect_padded, outputs_and_gradients
-from typed_pipelines import CITES, NUM_NODES, WRITES, typed_items, typed_sampled
+from typed_pipelines import CITES, NUM_NODES, WRITES, typed_graph, typed_items, typed_sampled
 
 import datapipes as dp
 from datapipes import _core
@@ -34,6 +34,13 @@ def contract_forms() -> tuple[dp.Stage, dp.Stage]:
 
 def pairs(**options: object) -> dp.Stage:
     return pairs_chain(labels=torch.arange(22) % 2).sample_neighbor(small_graph(), [3, 2], **options)
+
+
+def rows_of_types(corrupt: str) -> dp.Stage:
+    """Rows of source, destination and two negatives, of a type whose sources are no destinations."""
+    pairs = typed_items(links=True).item_set.item_sets[WRITES][:][0]
+    of_one_type = dp.ItemSampler(dp.HeteroItemSet({WRITES: dp.ItemSet(pairs)}), 4, shuffle=True, seed=5)
+    return of_one_type.sample_uniform_negative(typed_graph(), 2, corrupt=corrupt, form="rows")
 
 
 CHAINS = {
@@ -59,6 +66,8 @@ CHAINS = {
     "types, induced": lambda: typed_sampled(subgraph_type="induced"),
     "types, one of them drawn": lambda: typed_sampled(fanouts=[{WRITES: 3}, {WRITES: 2}]),
     "links of types": lambda: typed_sampled(typed_items(links=True)),
+    "rows of types": lambda: typed_sampled(rows_of_types("dst"), fanouts=[{WRITES: 3}, {WRITES: 2}]),
+    "rows of types, sources": lambda: typed_sampled(rows_of_types("src"), fanouts=[{WRITES: 3}, {WRITES: 2}]),
     "parts": lambda: sampled(graph=small_parts()),
     "two parts": lambda: sampled(graph=small_parts(2)),
     "types, parts": lambda: typed_sampled(graph=typed_parts()),
@@ -74,14 +83,14 @@ def test_padding_lies_where_the_twin_has_it(name):
     pipe = CHAINS[name]()
     sizes = dp.measure_sizes(pipe, 6)
     for before, after in zip(pipe, CHAINS[name]().pad(sizes), strict=True):
-        expect_padded(before, after, sizes[0])
+        expect_padded(before, after, sizes[0], negative_end=0 if "sources" in name else 2)
         assert after.bucket == 0
-    for before, after in zip(CHAINS[name](), CHAINS[name]().pad(sizes), strict=True):
         for masks, minibatch in ((before.masks, before), (after.masks, after)):
-            sides = [(masks.seeds, minibatch.seeds), (masks.nodes, minibatch.input_nodes)]
-            for mask, ids in sides:
-                for of, is_real in by_type(mask).items():
-                    assert is_real.tolist() == [row != -1 and row != [-1] * 2 for row in by_type(ids)[of].tolist()]
+            for of, is_real in by_type(masks.seeds).items():
+                count = len(by_type(before.seeds)[of])
+                assert is_real.tolist() == [row < count for row in range(len(by_type(minibatch.seeds)[of]))]
+            for of, is_real in by_type(masks.nodes).items():
+                assert by_type(minibatch.input_nodes)[of][is_real].tolist() == by_type(before.input_nodes)[of].tolist()
             for hop, real_hop, mask in zip(minibatch.blocks, before.blocks, masks.edges, strict=True):
                 for of, is_real in by_type(mask).items():
                     num_real = by_type(real_hop)[of].num_edges
@@ -163,7 +172,7 @@ def test_a_dropped_minibatch_stays_dropped():
     sizes = dp.measure_sizes(sampled(), 6)
     kept = [minibatch.index for minibatch in sampled().transform(keep_most).pad(sizes)]
     assert kept == [0, 1, 3, 4, 5]
-    assert dp.measure_sizes(sampled().transform(keep_most), 5) == dp.measure_sizes(sampled().transform(keep_most), 5)
+    assert len(dp.measure_sizes(sampled().transform(keep_most), 12, buckets=12)) > 1
 
 
 # --- buckets
@@ -174,13 +183,14 @@ def shapes(minibatch: dp.MiniBatch) -> list[tuple[str, list[int]]]:
 
 
 def test_minibatches_of_a_bucket_have_the_same_shapes_and_what_fits_none_takes_a_multiple_of_the_last():
-    small, large = dp.measure_sizes(sampled(items(batch_size=2)), 11)[0], dp.measure_sizes(sampled(), 6)[0]
     tiny = {"seeds": 2, "nodes": [2, 2, 2], "edges": [1, 1]}
-    pipe = sampled(items(batch_size=4)).pad([tiny, small])
-    seen = {}
-    for minibatch in itertools.chain(pipe, sampled().pad([small, large])):
-        seen.setdefault((minibatch.bucket, len(minibatch.input_nodes)), []).append(shapes(minibatch))
-    assert all(every == every[:1] * len(every) for every in seen.values())
+    chains = [sampled().pad(dp.measure_sizes(sampled(), 6, quantile=0.5, buckets=3)), sampled().pad([tiny])]
+    for pipe in chains:
+        shapes_of: dict[int, list[object]] = {}
+        for minibatch in itertools.chain(pipe, pipe):
+            shapes_of.setdefault(minibatch.bucket, []).append(shapes(minibatch))
+        assert len(shapes_of) > 1
+        assert all(every == every[:1] * len(every) for every in shapes_of.values())
     for before, after in zip(sampled(), sampled().pad([tiny]), strict=True):
         expect_padded(before, after, tiny, after.bucket + 1)
         with pytest.raises(AssertionError):
@@ -188,10 +198,10 @@ def test_minibatches_of_a_bucket_have_the_same_shapes_and_what_fits_none_takes_a
 
 
 def test_the_loader_counts_the_minibatches_of_each_bucket():
-    sizes = dp.measure_sizes(sampled(), 6, quantile=0.5, buckets=2)
+    sizes = [dp.measure_sizes(sampled(), 6, quantile=0.5, buckets=2)[0]]
     expected = {}
     for minibatch in sampled().pad(sizes):
-        name = f"minibatches of bucket {minibatch.bucket}"
+        name = "minibatches of bucket 0" if minibatch.bucket == 0 else "minibatches beyond the last bucket"
         expected[name] = expected.get(name, 0) + 1
     assert len(expected) == 2
     for workers in (0, 2):
@@ -224,12 +234,12 @@ def test_sizes_are_estimated_beyond_the_minibatches_that_were_measured_and_no_st
     before = pipe.state_dict()
     (half,), (most,) = dp.measure_sizes(pipe, 6, quantile=0.5), dp.measure_sizes(pipe, 6, quantile=0.9999)
     assert pipe.state_dict() == before
-    assert (
-        half["seeds"] == most["seeds"] == 5
-    )  # every minibatch but the last has 4 seeds, and there is a row of padding
+    # Every minibatch but the last has 4 seeds, and there is a row of padding.
+    assert half["seeds"] == most["seeds"] == half["nodes"][0] == most["nodes"][0] == 5
     assert most["edges"][1] > half["edges"][1]
     assert dp.measure_sizes(pipe.pad([BUCKET]).fetch_feature(small_store(), ["feat"]), 6) == dp.measure_sizes(pipe, 6)
-    assert dp.measure_sizes(dp.DataLoader(pipe), 6) == dp.measure_sizes(pipe, 6)
+    for ahead in (dp.DataLoader(pipe), items().prefetch().sample_neighbor(small_graph(), [3, 2])):
+        assert dp.measure_sizes(ahead, 6) == dp.measure_sizes(pipe, 6)
     assert len(dp.measure_sizes(pipe, 14, buckets=3)) == 3  # of the second epoch too
     typed = dp.measure_sizes(typed_sampled(), 6)
     (one_type,) = dp.measure_sizes(typed_sampled(fanouts=[{WRITES: 3}, {WRITES: 2}]), 6)
@@ -237,6 +247,31 @@ def test_sizes_are_estimated_beyond_the_minibatches_that_were_measured_and_no_st
     assert CITES in typed[0]["edges"][0]
     texts = [{**one_type, "edges": [{":".join(WRITES): count for count in hop.values()} for hop in one_type["edges"]]}]
     assert typed_sampled().pad(texts).sizes == [one_type]
+
+
+def test_all_ranks_measure_the_same():
+    sizes = []
+    for rank in range(2):
+        items_of_rank = dp.DistributedItemSampler(dp.ItemSet(40), 4, rank=rank, world_size=2, shuffle=True, seed=5)
+        sizes.append(dp.measure_sizes(items_of_rank.sample_neighbor(small_graph(), [3, 2]), 4))
+    assert sizes[0] == sizes[1]
+
+
+def test_measured_minibatches_are_spread_over_the_epoch():
+    by_degree = small_graph().indptr.diff().argsort()
+    pipe = dp.ItemSampler(dp.ItemSet(by_degree), 2).sample_neighbor(small_graph(), [-1])
+    numbers = [minibatch.blocks[0].num_edges for minibatch in pipe]
+    spread = [numbers[i * len(numbers) // 5] for i in range(5)]
+    assert dp.measure_sizes(pipe, 5, quantile=0.5)[0]["edges"][0] == max(spread) + 8
+    assert max(spread) > max(numbers[:5])
+
+
+def test_a_sampler_says_whether_its_minibatches_have_one_layer():
+    ring = dp.CSCGraph.from_edge_index(torch.tensor([[0, 1, 2, 3], [1, 0, 3, 4]]), 5)  # 0 and 1 find only each other
+    pipe = dp.ItemSampler(dp.ItemSet(torch.tensor([0, 1, 3, 4])), 2).sample_neighbor(ring, [2])
+    sizes = dp.measure_sizes(pipe, 1)
+    for before, after in zip(pipe, pipe.pad(sizes), strict=True):
+        expect_padded(before, after, sizes[0])
 
 
 def test_compilations_are_as_many_as_buckets():
@@ -291,13 +326,23 @@ def test_what_is_refused(refuses):
         refuses(ValueError, pipe.pad, [bucket])
     refuses(ValueError, pipe.pad, [BUCKET, {**BUCKET, "edges": [30]}])
     refuses(ValueError, pipe.fetch_feature(small_store(), ["feat"]).pad, [BUCKET])
-    refuses(ValueError, first, items().pad([BUCKET]))
-    refuses(ValueError, first, pipe.pad([{**BUCKET, "edges": [30, 60, 90]}]))
+    refuses(ValueError, items().pad, [BUCKET])
+    refuses(ValueError, pipe.pad, [{**BUCKET, "edges": [30, 60, 90]}])
+    three = {"seeds": 9, "nodes": [12, 20, 30, 40], "edges": [30, 60, 90]}
+    refuses(ValueError, first, pipe.pad([three]))
     refuses(ValueError, first, typed_sampled().pad([BUCKET]))
     refuses(ValueError, first, pipe.pad([{"seeds": 9, "nodes": [40], "edges": [60]}]))
-    refuses(ValueError, first, pipe.pad([BUCKET]).pad([BUCKET]))
-    refuses(ValueError, first, pipe.pad([BUCKET]).sample_neighbor(graph, [2]))
-    refuses(ValueError, first, pairs().pad([BUCKET]).exclude_seed_edges())
+    for behind in ("pad", "sample_neighbor", "exclude_seed_edges", "sample_uniform_negative"):
+        arguments = {"pad": ([BUCKET],), "sample_neighbor": (graph, [2]), "sample_uniform_negative": (graph, 1)}
+        refuses(ValueError, getattr(pairs().pad([BUCKET]), behind), *arguments.get(behind, ()))
+    padded = first(pairs().pad(dp.measure_sizes(pairs(), 6)))
+    for stage in (pairs(), pairs().exclude_seed_edges(), pairs().pad([BUCKET])):
+        refuses(ValueError, stage.transform, padded)
+    refuses(ValueError, pipe.pad, [BUCKET, BUCKET])
+    refuses(ValueError, pipe.pad, [BUCKET, {**BUCKET, "seeds": 5}])
+    given = first(pipe)
+    refuses(ValueError, pipe.pad([BUCKET]).transform, given.replace(labels=torch.zeros(4, dtype=torch.uint8)))
+    refuses(ValueError, pipe.pad([BUCKET]).transform, given.replace(blocks=[]))
     refuses(ValueError, first, pipe.copy_to("meta").pad([BUCKET]))
     given = first(pipe.fetch_feature(small_store(), ["feat"]))
     refuses(ValueError, pipe.pad([BUCKET]).transform, given)
@@ -320,7 +365,7 @@ def test_the_kernel_refuses_blocks_and_sizes_that_do_not_fit(refuses, dtype):
         return _core.pad_block(*numbers, None if ids is None else np.array(ids), to, from_, num_edges)
 
     indptr, indices, ids = padded()
-    assert (indptr.tolist(), indices.tolist(), ids) == ([*[0, 1, 2, 4][:2], 2, 4], [0, 3, 4, 4], None)
+    assert (indptr.tolist(), indices.tolist(), ids) == ([0, 1, 2, 4], [0, 3, 4, 4], None)
     refuses(ValueError, padded, indptr=(0, 1))
     refuses(ValueError, padded, indptr=(0, 1, 1))
     refuses(ValueError, padded, indptr=(1, 1, 2))

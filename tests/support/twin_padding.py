@@ -22,7 +22,7 @@ def number(counts: Any, of: Any) -> int:
     return counts[of] if isinstance(counts, dict) else counts
 
 
-def layers_of(minibatch: dp.MiniBatch, bucket: dict[str, Any]) -> dict[Any, list[int]]:
+def layers_of(minibatch: dp.MiniBatch, bucket: dict[str, Any], negative_end: int = 2) -> dict[Any, list[int]]:
     """{node type: how many nodes each of its layers has}."""
     hops, layers = [by_type(hop) for hop in reversed(minibatch.blocks)], {}
     for kind, ids in by_type(minibatch.input_nodes).items():
@@ -32,26 +32,28 @@ def layers_of(minibatch: dp.MiniBatch, bucket: dict[str, Any]) -> dict[Any, list
             layers[kind] = [len(ids)]
             continue
         reached = [hop[leaving[0]].num_src for hop in hops]
-        first = hops[0][arriving[0]].num_dst if arriving else len(seeds_of(minibatch, kind))
+        first = hops[0][arriving[0]].num_dst if arriving else len(seeds_of(minibatch, kind, negative_end))
         layers[kind] = [first, *(after - before for before, after in zip([first, *reached], reached, strict=False))]
     return layers
 
 
-def seeds_of(minibatch: dp.MiniBatch, kind: Any) -> set[int]:
-    """The local ids of the seeds of a node type."""
+def seeds_of(minibatch: dp.MiniBatch, kind: Any, negative_end: int) -> set[int]:
+    """The local ids of the seeds of a node type; `negative_end` is the place of the type of columns 2 and up."""
     found: set[int] = set()
     for of, local in by_type(minibatch.compacted_seeds).items():
         if not isinstance(of, tuple):
             found |= {*local.flatten().tolist()} if of == kind else set()
             continue
         for column in range(local.shape[1]):
-            found |= {*local[:, column].tolist()} if of[0 if column == 0 else 2] == kind else set()
+            found |= {*local[:, column].tolist()} if of[[0, 2, negative_end][min(column, 2)]] == kind else set()
     return found
 
 
-def expect_padded(before: dp.MiniBatch, after: dp.MiniBatch, bucket: dict[str, Any], times: int = 1) -> None:
+def expect_padded(
+    before: dp.MiniBatch, after: dp.MiniBatch, bucket: dict[str, Any], times: int = 1, negative_end: int = 2
+) -> None:
     """Check that `after` is `before` with padding up to `times` the sizes of a bucket, entry by entry."""
-    layers = layers_of(before, bucket)
+    layers = layers_of(before, bucket, negative_end)
     places, rows_of = {}, {}
     for kind, counts in layers.items():
         ids = by_type(before.input_nodes)[kind]
@@ -66,7 +68,7 @@ def expect_padded(before: dp.MiniBatch, after: dp.MiniBatch, bucket: dict[str, A
         assert by_type(after.input_nodes)[kind].tolist() == expected
         assert by_type(after.input_nodes)[kind].dtype == ids.dtype
     expect_blocks(before, after, bucket, times, places, rows_of)
-    expect_seeds(before, after, bucket, times, places, rows_of)
+    expect_seeds(before, after, bucket, times, places, rows_of, negative_end)
 
 
 def expect_blocks(before, after, bucket, times, places, rows_of) -> None:
@@ -94,7 +96,7 @@ def expect_blocks(before, after, bucket, times, places, rows_of) -> None:
             assert [edges[begin:end] for begin, end in itertools.pairwise(offsets)] == columns
 
 
-def expect_seeds(before, after, bucket, times, places, rows_of) -> None:
+def expect_seeds(before, after, bucket, times, places, rows_of, negative_end) -> None:
     starts, begin, padded_begin = {}, 0, 0
     for of, seeds in by_type(before.seeds).items():
         count, rows = len(seeds), times * number(bucket["seeds"], of)
@@ -116,7 +118,7 @@ def expect_seeds(before, after, bucket, times, places, rows_of) -> None:
             assert padded[count:].tolist() == torch.full((rows - count, *real.shape[1:]), fill).tolist()
         local, found = by_type(before.compacted_seeds)[of], by_type(after.compacted_seeds)[of]
         assert found[:count].tolist() == local.tolist()
-        kinds = [of[0], *[of[2]] * (local.shape[1] - 1)] if isinstance(of, tuple) else [of]
+        kinds = [of[0], of[2], *[of[negative_end]] * local.shape[1]] if isinstance(of, tuple) else [of]
         if local.ndim == 1:
             reached = len(places[of]) if len(rows_of[of]) == 1 else layers_of(before, bucket)[of][0]
             last = rows_of[of][0] - 1

@@ -7,8 +7,8 @@ Padding is counted over 100 minibatches of another epoch. All in alternation, me
 Run: python benchmarks/padding.py --graph GRAPH
 Result (2-core VM, shared, 1M nodes / 20M edges, commit 9e5ca5e): `pad` adds 9 % and 10 % (int64, int32) to the sampling
 of 1,024 seeds, 14 % to that of 256 (int32), the copy alone 5 %, 2 % and 2 %; 53 % and 26 % to typed minibatches of 0.8
-and 2.4 ms, where Python works block by block. Padding of nodes and edges: 2.8 % and 3.7 % at 1,024 seeds, 5.5 % and 6.8 %
-at 256; typed 11 % and 13 % (10 purchases a customer), 3.5 % and 3.8 % (100).
+and 2.4 ms, where Python works block by block. Padding of nodes and edges: 2.8 % and 3.7 % at 1,024 seeds, 5.5 % and
+6.8 % at 256; typed 11 % and 13 % (10 purchases a customer), 3.5 % and 3.8 % (100).
 """
 
 from __future__ import annotations

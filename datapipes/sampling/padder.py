@@ -112,7 +112,7 @@ class Padder(MiniBatchTransformer):
             if len(bucket["nodes"]) not in (1, len(bucket["edges"]) + 1):
                 raise ValueError(
                     f"{self.name}: a bucket has {len(bucket['nodes'])} layers and {len(bucket['edges'])} hops; it "
-                    "needs a layer more than hops, or one layer for a subgraph_type. Pass what dp.measure_sizes returns."
+                    "needs a layer more than hops, or one layer for a subgraph_type. Pass what measure_sizes returns."
                 )
         self.sizes = [to_bucket(bucket) for bucket in self._buckets]
         self._has_one_layer = all(slot.place == 0 for slot in self._buckets[0])

@@ -24,11 +24,11 @@ MACHINES ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),$(f
 # Python's and pytest's compiled files are kept for the next run: half of the seconds in which tests are collected.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo-begins test-begins run build all-of-run all-of-build demo test test-all check docs package wheel wheels try-wheels matrix bench soak stubs clean $(BENCHMARKS)
+.PHONY: help demo-begins test-begins run build all-of-run all-of-build demo test test-all check docs package wheel wheels try-wheels matrix bench soak slow-tests stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo     train GraphSAGE on the embedded data; pictures go to demo/"
-	@echo "make test     every property that needs no GPU, in a small form"
-	@echo "make test-all the same with full numbers of examples, kills and start methods"
+	@echo "make test     what needs no GPU and less than a second, in a small form"
+	@echo "make test-all all tests, with full numbers of examples, kills and start methods"
 	@echo "make check    lint, types, layers, C++ tests under sanitizers"
 	@echo "make docs     the site, in build/docs; warnings, dead links and what is fetched from elsewhere are errors"
 	@echo "make package  sdist, wheel, an empty environment, golden digests"
@@ -94,10 +94,15 @@ demo: demo-begins run
 # Three processes take the tests in turn, with one thread of torch each: on two processors two leave a third of the time
 # unused, since many tests wait. Then come the tests that want the machine for themselves.
 test: test-begins build
-	@echo "step 2 of 3: all tests that can run side by side: 5 to 7 minutes on two processors"
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone and not full" --numprocesses=3 --dist=worksteal
+	@echo "step 2 of 3: the tests that can run side by side: 3 to 5 minutes on two processors"
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone and not full and not slow" --numprocesses=3 --dist=worksteal
 	@echo "step 3 of 3: the tests that need the machine for themselves: 15 seconds"
-	$(RUN) -m pytest -m "alone and not full"
+	$(RUN) -m pytest -m "alone and not full and not slow"
+
+# Measures which tests take more than a second, and writes tests/slow.txt.
+slow-tests: build
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone and not full" --numprocesses=3 --dist=worksteal --junitxml=build/slow.xml
+	$(RUN) tools/write_slow_tests.py build/slow.xml
 
 test-all: build
 	FULL_TESTS=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not alone" --numprocesses=3 --dist=worksteal --durations=40

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from amounts import amount, spare
+from amounts import amount, slow_tests, spare
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["refusals"]
@@ -58,9 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-all` the combinations of parameters that bring no new value. Long tests come first: at the
-    end of a run one process would work on them while the others have nothing left to do.
+    """Leave to `make test-all` what is slow, and the combinations of parameters that bring no new value. Long tests
+    come first: at the end of a run one process would work on them while the others have nothing left to do.
     """
+    slow = slow_tests()
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
     for item in spare(items):
         item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -1,10 +1,14 @@
-"""`make test` leaves out the combinations of parameters that bring no new value, and no other test."""
+"""`make test` leaves out slow tests, the combinations of parameters that bring no new value, and no other test."""
 
+import ast
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from amounts import spare
+from amounts import slow_tests, spare
+
+ROOT = Path(__file__).parents[1]
 
 
 class Item(SimpleNamespace):
@@ -31,6 +35,17 @@ def grid(*axes, left_out=()):
             )
         )
     return found
+
+
+def test_tests_that_are_listed_as_slow_exist():
+    functions = {}
+    for test in slow_tests():
+        path, _, name = test.partition("::")
+        functions.setdefault(path, set()).add(name.partition("[")[0])
+    for path, names in functions.items():
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert names <= there, f"{path}: these are gone: run `make slow-tests`"
 
 
 def kept(tests):

@@ -1,6 +1,7 @@
 """How much the tests do: a small form in `make test`, full numbers in `make test-all`, which sets FULL_TESTS=1.
 
-Whatever repeats something takes its number from here. What only adds another way to a place that is tested has the mark
+Whatever repeats something takes its number from here. What takes more than a second is in tests/slow.txt, and has the
+mark `slow`. What only adds another way to a place that is tested has the mark
 `full`, and so have most interleavings of the queue's model, which no line of C++ changes, and of the dispatcher's and
 its pools', the example of two ranks, and tests of tests.
 Of a test with several `parametrize`, `make test` takes as many combinations as bring each value once (`spare`).
@@ -9,6 +10,7 @@ Of a test with several `parametrize`, `make test` takes as many combinations as 
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -49,6 +51,13 @@ def spare(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             best = max(values, key=lambda item: len(values[item] - seen))  # the first of the best
             seen |= values.pop(best)
         yield from values
+
+
+def slow_tests() -> set[str]:
+    """Return the ids of the tests that `make test` leaves out since each takes more than a second: tests/slow.txt,
+    which `make slow-tests` writes.
+    """
+    return {*(Path(__file__).parents[1] / "slow.txt").read_text(encoding="utf-8").splitlines()}
 
 
 def _values(item: pytest.Item) -> set[Any]:

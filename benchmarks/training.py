@@ -5,7 +5,8 @@ features (400 bytes a node on the benchmark graph); torch.get_num_threads() is 2
 "steps": milliseconds per step of the loader alone, of GraphSAGE (3 layers, 256 wide, consumers.py) over minibatches
 that stay, and of both; from a plain loop over the chain, and from 0, 1 and 2 workers, processes and threads.
 "consumer": a played device, which waits for 5, 10, 20, 30 or 50 ms a step and keeps its last minibatch while it asks
-for the next. It is busy for the share step / mean period. At 50 ms also the time of a `next`.
+for the next; and for 2 ms with 256 seeds, fanouts [10, 10]. It is busy for the share step / mean period. "given at
+once", a minibatch that is there, shows how busy the device can be. At 50 ms also the time of a `next`.
 "accuracy": seconds of training until GraphSAGE classifies 0.77 of the validation nodes of the Debian packages right,
 fanouts [10, 10], and how much of that was spent in `next`; evaluation, with all neighbors, is not counted.
 Compared with GraphBolt 2.1.0's DataLoader in its own interpreter (--peer-python), with an allocator that keeps memory
@@ -22,6 +23,9 @@ device of 20 ms a step is busy for 0.98 to 0.99, from GraphBolt 0.25 and 0.17; o
 23 s, from GraphBolt 23 to 27 s. EPYC, commit 5aae629, three runs: a device of 20 ms is busy for 0.969 to 0.991, of
 30 ms for 0.990 to 0.992, of 50 ms for 0.991 to 0.995 (GraphBolt 0.15 to 0.24, 0.37, 0.66); `next` takes 0.15 to
 0.18 ms, 0.18 to 0.31 (p90).
+2-core VM, commit 28abd92, without workers, 2 processes, 2 threads, and given at once: 20 ms 0.986, 0.972, 0.969, 0.994;
+2 ms with 256 seeds 0.937, 0.929, 0.933, 0.962. So of the 0.07 that is missing there, the sleep of the device takes 0.04
+(0.08 ms) and `next` 0.03 (0.05 to 0.06 ms of Python, in caches that have gone cold meanwhile).
 NVIDIA H200, 16-core VM, commit 90e15b3, --device cuda, without a peer: the model alone 4.1 ms a step, the plain loop
 24.7, without workers 8.1 (3.1 x), 2 and 8 processes 6.7 and 7.5 (3.7 x, 3.3 x), threads 8.9 and 9.1. A device of 20 ms
 a step is busy for 0.89 without workers, 0.95 with 2 processes; of 5 ms for 0.71 and 0.84.
@@ -35,9 +39,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +67,7 @@ import datapipes as dp
 
 FANOUTS = [15, 10, 5]
 STEPS_MS = (5, 10, 20, 30, 50)
+SMALL, SMALL_MS = (256, [10, 10]), 2  # seeds and fanouts of a small step
 ROUND_S = 1.0
 STAYING = 4  # minibatches that the model alone is measured with
 AHEAD = 8  # minibatches that a loader without workers has made ahead, at most
@@ -176,8 +181,13 @@ def consumer(args: argparse.Namespace) -> Figures:
         for peer in peers.values():
             stack.callback(peer.close)
         sides: dict[str, Callable[[int], float]] = {}
+        small = argparse.Namespace(**{**vars(args), "batch_size": SMALL[0]})
+        of_small = streams_of(chain_of(graph, rows, small, SMALL[1]), args.workers, stack)
+        for ms, given in [*((ms, streams) for ms in STEPS_MS), (SMALL_MS, of_small)]:
+            # The device itself is not always busy: a thread that sleeps wakes up a little late.
+            every = {"given at once": repeat(next(given["plain loop"])), **given}
+            sides |= {f"{name}, {ms} ms (busy)": Device(stream, ms / 1e3) for name, stream in every.items()}
         for ms in STEPS_MS:
-            sides |= {f"{name}, {ms} ms (busy)": Device(stream, ms / 1e3) for name, stream in streams.items()}
             sides |= {f"{name}, {ms} ms (busy)": lambda _, p=p, ms=ms: p.measure(ms) for name, p in peers.items()}
         figures: Figures = dict(alternate(sides, args.repeats, warm_ups=1))
     for name in streams:
@@ -288,11 +298,13 @@ def write_arrays(data: dp.datasets.Dataset, folder: Path) -> None:
 # --- the chain and its loaders
 
 
-def chain_of(graph: dp.CSCGraph, rows: np.ndarray, args: argparse.Namespace) -> dp.Stage:
+def chain_of(
+    graph: dp.CSCGraph, rows: np.ndarray, args: argparse.Namespace, fanouts: Sequence[int] = FANOUTS
+) -> dp.Stage:
     """Return the chain over seeds in the order of peer_graphbolt.py."""
     seeds = torch.from_numpy(np.random.default_rng(1).permutation(graph.num_nodes))
     store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.from_numpy(rows))})
-    chain = dp.ItemSampler(dp.ItemSet(seeds), args.batch_size).sample_neighbor(graph, FANOUTS)
+    chain = dp.ItemSampler(dp.ItemSet(seeds), args.batch_size).sample_neighbor(graph, list(fanouts))
     chain = chain.fetch_feature(store, node_feature_keys=["feat"])
     return chain if args.device == "cpu" else chain.copy_to(args.device)
 

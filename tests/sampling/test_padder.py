@@ -285,8 +285,8 @@ def test_compilations_are_as_many_as_buckets():
     weights = [torch.randn(3, 3, generator=torch.Generator().manual_seed(i)) for i in range(2)]
 
     @torch.compile(dynamic=False, backend=count)
-    def step(rows, *edges):
-        for weight, (indptr, sources, destinations) in zip(weights, zip(*[iter(edges)] * 3, strict=True), strict=True):
+    def step(rows, hops):
+        for weight, (indptr, sources, destinations) in zip(weights, hops, strict=True):
             num_dst = indptr.shape[0] - 1
             summed = rows.new_zeros((num_dst, 3)).index_add(0, destinations, rows[sources])
             rows = (summed / indptr.diff().clamp(min=1).unsqueeze(1)) @ weight + rows[:num_dst]
@@ -300,8 +300,7 @@ def test_compilations_are_as_many_as_buckets():
         pipe = pipe.pad(sizes).fetch_feature(small_store(), ["feat"])
         seen = set()
         for minibatch in itertools.chain.from_iterable(pipe for _ in range(5)):
-            edges = [(block.indptr, *block.edge_index) for block in minibatch.blocks]
-            step(minibatch.node_features["feat"], *itertools.chain.from_iterable(edges))
+            step(minibatch.node_features["feat"], [(block.indptr, *block.edge_index) for block in minibatch.blocks])
             seen.add(minibatch.bucket)
         assert len(compiled) == len(seen) == buckets
 

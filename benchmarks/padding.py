@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import Figures, alternate, load_graph, parser, report
-from tables import BATCH_SIZE, FANOUTS, SECONDS, SHAPES, shop
+from tables import BATCH_SIZE, FANOUTS, SECONDS, SHAPES, shop_data
 
 import datapipes as dp
 
@@ -43,12 +43,7 @@ def main() -> None:
 
 
 def purchases(num_customers: int, num_purchases: int) -> dp.Stage:
-    data = dp.datasets.from_tables(
-        shop(num_customers, num_purchases),
-        keys={"customers": "id", "products": "id"},
-        links={"purchases": {"customer": "customers", "product": "products"}},
-        times={"purchases": "at"},
-    )
+    data = shop_data(num_customers, num_purchases)
     rng = np.random.default_rng(1)
     seeds = torch.from_numpy(rng.integers(0, num_customers, BATCH_SIZE * 300))
     times = torch.from_numpy(rng.integers(SECONDS // 2, SECONDS, len(seeds)))

@@ -108,16 +108,20 @@ def shop(num_customers: int, num_purchases: int) -> dict[str, pa.Table]:
     return {name: pa.table(of_table) for name, of_table in columns.items()}
 
 
-COLUMNS = {"customers": ["age", "income"], "products": ["price", "size"], "purchases": ["pieces", "discount"]}
-
-
-def typed(num_customers: int, num_purchases: int, repeats: int) -> Figures:
-    data = dp.datasets.from_tables(
+def shop_data(num_customers: int, num_purchases: int) -> dp.datasets.Dataset:
+    return dp.datasets.from_tables(
         shop(num_customers, num_purchases),
         keys={"customers": "id", "products": "id"},
         links={"purchases": {"customer": "customers", "product": "products"}},
         times={"purchases": "at"},
     )
+
+
+COLUMNS = {"customers": ["age", "income"], "products": ["price", "size"], "purchases": ["pieces", "discount"]}
+
+
+def typed(num_customers: int, num_purchases: int, repeats: int) -> Figures:
+    data = shop_data(num_customers, num_purchases)
     rng = np.random.default_rng(1)
     seeds = torch.from_numpy(rng.integers(0, num_customers, BATCH_SIZE * MINIBATCHES * 4))
     times = torch.from_numpy(rng.integers(SECONDS // 2, SECONDS, len(seeds)))

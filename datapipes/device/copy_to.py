@@ -98,11 +98,23 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
         bucket = minibatch.bucket
         if bucket is None:
             raise ValueError("copy_to: into needs minibatches of fixed shapes, found one without a bucket. Use pad.")
-        if bucket not in into:
+        memory = into.get(bucket)
+        if memory is None:
             into[bucket] = minibatch.map_tensors(self._memory_for)
-        memory = into[bucket]
-        if not isinstance(memory, MiniBatch):
+        elif isinstance(memory, MiniBatch):
+            into[bucket] = self._written_over(memory, minibatch)
+        else:
             raise TypeError(f"copy_to: into must have minibatches, got {shown(memory)}. Pass an empty dict.")
+        if self.device.type == "cuda":
+            queued = queued_now(cuda().device(self.device))
+            if self.non_blocking:
+                self._kept.add(queued.event, minibatch)
+            else:
+                queued.event.synchronize()
+        return into[bucket]
+
+    def _written_over(self, memory: MiniBatch, minibatch: MiniBatch) -> MiniBatch:
+        """Return a copy of `minibatch` in the tensors of `memory`, an earlier one of its bucket."""
         tensors, places = tensors_of(minibatch), tensors_of(memory)
         wanted = [(self.device.type, tensor.dtype, tensor.shape) for tensor in tensors]
         if wanted != [(place.device.type, place.dtype, place.shape) for place in places]:
@@ -110,20 +122,13 @@ class CopyTo(QueuesOnStreams, MiniBatchTransformer):
             name = next(name for name in {**given, **kept} if given.get(name) != kept.get(name))
             raise ValueError(
                 f"copy_to: {name} of minibatch {minibatch.index} is {given.get(name)}; into has {kept.get(name)} for "
-                f"bucket {bucket}. All minibatches of a bucket need the same shapes: use a dict for each chain, and "
-                "neither lists nor sparse features, whose sizes pad does not fix."
+                f"bucket {minibatch.bucket}. All minibatches of a bucket need the same shapes: use a dict for each "
+                "chain, and neither lists nor sparse features, whose sizes pad does not fix."
             )
         for tensor, place in zip(tensors, places, strict=True):
             place.copy_(self._there(tensor))
-        if self.device.type == "cuda":
-            queued = queued_now(cuda().device(self.device))
-            if self.non_blocking:
-                self._kept.add(queued.event, minibatch)
-            else:
-                queued.event.synchronize()
         left = iter(places)
-        into[bucket] = minibatch.map_tensors(lambda tensor: next(left))
-        return into[bucket]
+        return minibatch.map_tensors(lambda tensor: next(left))
 
     def _memory_for(self, tensor: Tensor) -> Tensor:
         """Return a copy of a tensor on the device, in memory of its own."""

@@ -196,7 +196,7 @@ class FeatureFetcher(MiniBatchTransformer):
         requests = self._requests_of(minibatch)
         if minibatch.bucket is None:
             return requests
-        return [(*key, ids_to_read(self.feature_store[tuple(key)], ids)) for *key, ids in requests]
+        return [(*request[:3], ids_to_read(self.feature_store, request)) for request in requests]
 
     def _requests_of(self, minibatch: MiniBatch) -> list[FeatureRequest]:
         requests: list[FeatureRequest] = []

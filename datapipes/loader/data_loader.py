@@ -123,13 +123,14 @@ class DataLoader(StreamStage):
         super().__init__(datapipe)
         self.options = LoaderOptions(**{option.name: arguments[option.name] for option in fields(LoaderOptions)})
         self.__dict__.update(vars(self.options))  # read-only attributes
-        StageGraph(self.source).refuse_reused_memory("data_loader")
-        self._plan = rewrite(StageGraph(self.source), self.options)
+        graph = StageGraph(self.source)
+        graph.refuse_reused_memory("data_loader")
+        self._plan = rewrite(graph, self.options)
         self._clock = StageClock()
         self._watch = Watch(self._plan.find(Workers))
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
         self.options.log_unused()
-        self._look = LookForLeaks(StageGraph(self.source))
+        self._look = LookForLeaks(graph)
 
     def rewritten(self) -> StageGraph[Stage]:
         """Return the plan: the rewritten chain, which the loader runs."""

@@ -59,8 +59,9 @@ class Prefetcher(StreamStage):
         self.depth = check_int("prefetch", "depth", depth, 1)
         self.timeout = check_positive_timeout("prefetch", timeout)
         self._streams = SideStreams()
-        StageGraph(source).refuse_reused_memory("prefetch")
-        for stage in StageGraph(source).own_orders:
+        graph = StageGraph(source)
+        graph.refuse_reused_memory("prefetch")
+        for stage in graph.own_orders:
             raise ValueError(
                 f"prefetch: stands behind {stage.name}, which only knows its own position and cannot be read ahead. "
                 "Use torchdata.nodes.Prefetcher inside that node."

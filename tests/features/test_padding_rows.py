@@ -103,6 +103,22 @@ def test_no_cache_and_no_count_sees_padding():
     assert stats[0] == stats[1]
 
 
+class Shared(dp.FeatureStore):
+    """A store of a user, which gives the same tensor again and again."""
+
+    def read_many(self, requests):
+        ((*_, ids),) = requests
+        self.given = getattr(self, "given", FEAT.clone())
+        return [self.given[: len(ids)]]
+
+
+def test_what_a_store_of_a_user_gives_is_not_written():
+    store = Shared({("node", None, "feat"): dp.TensorFeature(FEAT)})
+    for minibatch in sampled().pad(dp.measure_sizes(sampled(), 6)).fetch_feature(store, ["feat"]):
+        assert torch.equal(store.given, FEAT)
+        assert minibatch.node_features["feat"][~minibatch.masks.nodes].count_nonzero() == 0
+
+
 def test_other_ids_without_a_row_stay_errors():
     features = {"feat": dp.TensorFeature(FEAT), "none": dp.TensorFeature(FEAT[:0])}
     store = dp.FeatureStore({("node", None, name): feature for name, feature in features.items()})

@@ -52,7 +52,7 @@ class Trainer:
 
     def __init__(self, device: str, backend: str) -> None:
         self.model = GraphSAGE().to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=torch.tensor(0.01), capturable=device == "cuda")
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01, capturable=device == "cuda")
         self.captured: dict[int, tuple[Any, Tensor]] = {}  # {bucket: (CUDA graph, its loss)}
         self.compiled: list[Any] = []  # what the backend was given
         self.is_captured = device == "cuda"

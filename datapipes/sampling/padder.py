@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -230,7 +229,7 @@ def measure_sizes(
     sizes = [of_one_layer if have_one_layer else of_layers for _, of_one_layer, of_layers in measured]
     slots = [*sizes[0]]
     counts = np.array([[size[slot] for slot in slots] for size in sizes], np.int64)
-    deviations = statistics.NormalDist().inv_cdf(quantile)
+    deviations = float(torch.special.ndtri(torch.tensor(quantile, dtype=torch.float64)))
     found = _split(counts, buckets, deviations) + np.array([needs_row(slot) for slot in slots])
     # Seeds and their layer stay equal, which to_pyg needs.
     found[-1] += np.array([ROOM if slot.kind == "edges" or slot.place > 0 else 0 for slot in slots])

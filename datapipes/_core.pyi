@@ -116,6 +116,9 @@ class Layers:
 
 Choice = EdgeTimes | Weights | Layers  # for type checkers only
 
+class Padding:
+    def __init__(self, buckets: list[tuple[list[int], list[list[int]], list[list[int]]]]) -> None: ...
+
 def sample_neighbors(
     graph: Topology,
     seeds: list[tuple[int, _I64]],
@@ -131,7 +134,9 @@ def sample_neighbors(
     op: str = "sample_neighbor",
     groups: Groups | None = None,
     choice: Choice | None = None,
-) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64]]: ...
+    padding: Padding | None = None,
+    num_seeds: list[int] = ...,
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64], int | None]: ...
 
 class GraphInParts:
     def __init__(

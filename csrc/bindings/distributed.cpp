@@ -129,8 +129,10 @@ class AnyHopsOverParts {
   py::tuple finish() {
     return std::visit(
         [&](auto& hops) {
-          const std::lock_guard lock(mutex_);
-          auto found = hops->finish();
+          auto found = without_gil([&] {  // or a thread that makes Python objects would hold the lock
+            const std::lock_guard lock(mutex_);
+            return hops->finish();
+          });
           return py::make_tuple(to_python(std::move(found.nodes)), to_python(std::move(found.groups)));
         },
         hops_);

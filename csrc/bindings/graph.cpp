@@ -58,7 +58,7 @@ void bind_graph_for(py::module_& m) {
         const auto sources = view(indices, "indices");
         std::optional<std::span<const std::int64_t>> ids;
         if (edge_ids) ids = view(*edge_ids, "edge_ids");
-        const Layers into{to.first, to.second}, out_of{from.first, from.second};
+        const Layers into{to.first, to.first, to.second}, out_of{from.first, from.first, from.second};
         auto padded = without_gil([&] { return pad_block<Id>(offsets, sources, ids, into, out_of, num_edges, num_threads); });
         return py::make_tuple(to_numpy(std::move(padded.indptr)), to_numpy(std::move(padded.indices)),
                               to_numpy_if(edge_ids.has_value(), std::move(padded.edge_ids)));
@@ -69,7 +69,7 @@ void bind_graph_for(py::module_& m) {
       "pad_values",
       [](const Array<Id>& values, const LayerSizes& layers, Id padding) {
         const auto from = view(values, "values");
-        auto padded = without_gil([&] { return pad_values<Id>(from, {layers.first, layers.second}, padding); });
+        auto padded = without_gil([&] { return pad_values<Id>(from, {layers.first, layers.first, layers.second}, padding); });
         return to_numpy(std::move(padded));
       },
       py::arg("values").noconvert(), py::arg("layers"), py::arg("padding"));

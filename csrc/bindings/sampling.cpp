@@ -45,8 +45,10 @@ template <class Id>
 py::tuple to_python(Neighborhood<Id>&& found, bool want_edge_ids) {
   py::list hops;
   for (auto& blocks : found.hops) hops.append(to_python(std::move(blocks), want_edge_ids));
+  py::object bucket = py::none();
+  if (found.bucket) bucket = py::int_(*found.bucket);
   return py::make_tuple(to_python(std::move(found.nodes)), to_python(std::move(found.compacted_seeds)), hops,
-                        to_python(std::move(found.groups)));
+                        to_python(std::move(found.groups)), bucket);
 }
 
 // A Numbering that continues over several calls. Calls of several threads wait for each other.
@@ -237,12 +239,19 @@ void bind_sampling(py::module_& m) {
         py::arg("replace"), py::arg("want_edge_ids"), py::arg("choice") = py::none(), py::arg("num_threads") = 1);
   py::class_<ArrayTopology>(m, "Topology")
       .def(py::init<const py::list&, const py::list&>(), py::arg("node_types"), py::arg("relations"));
+  py::class_<Padding>(m, "Padding")
+      .def(py::init([](const std::vector<std::tuple<std::vector<std::int64_t>, Numbers, Numbers>>& buckets) {
+             std::vector<PadBucket> given;
+             for (const auto& [seeds, rows, edges] : buckets) given.push_back({seeds, rows, edges});
+             return Padding(std::move(given));
+           }),
+           py::arg("buckets"));
   m.def(
       "sample_neighbors",
       [](const ArrayTopology& graph, const GivenSeeds& seeds, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
          const std::vector<std::vector<std::uint64_t>>& keys, bool replace, bool only_new, bool want_edge_ids,
          std::int64_t direct_limit, int num_threads, const std::string& op, const std::optional<GivenGroups>& groups,
-         const Choice& choice) {
+         const Choice& choice, const Padding* padding, const std::vector<std::int64_t>& num_seeds) {
         check_threads(num_threads);
         NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, choice);
         request.only_new = only_new;
@@ -250,6 +259,8 @@ void bind_sampling(py::module_& m) {
         request.direct_limit = direct_limit;
         request.threads = num_threads;
         request.op = op;
+        request.padding = padding;
+        request.num_seeds = num_seeds;
         if (groups) request.groups = view_of(*groups);
         return graph.visit([&](const auto& topology) {
           const auto wanted = seeds_of(seeds, groups, topology.node_types.size());
@@ -260,7 +271,7 @@ void bind_sampling(py::module_& m) {
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("keys"),
       py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
       py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none(),
-      py::arg("choice") = py::none());
+      py::arg("choice") = py::none(), py::arg("padding") = py::none(), py::arg("num_seeds") = std::vector<std::int64_t>());
 }
 
 }  // namespace datapipes

@@ -42,7 +42,8 @@ class Buffer {
   const T& operator[](std::int64_t i) const { return data()[i]; }
   std::span<const T> first(std::int64_t count) const { return {data(), static_cast<std::size_t>(count)}; }
 
-  void shrink(std::int64_t size) { size_ = size; }  // the memory stays; only the visible length changes
+  // At most the size that it was made with: the memory stays, only the visible length changes.
+  void resize(std::int64_t size) { size_ = size; }
 
  private:
   Block block_;

@@ -70,7 +70,7 @@ Coo csc_to_coo(std::span<const RowView<Id>> hops, std::span<const std::span<cons
       throw std::invalid_argument("edge_index: a block has " + std::to_string(edge_ids[i].size()) +
                                   " edge ids; there must be one for each edge" + kRemedy);
   Coo coo{Buffer<std::int64_t>(2 * count + kStep - 1), {}};
-  coo.edges.shrink(2 * count);
+  coo.edges.resize(2 * count);
   if (!edge_ids.empty()) coo.ids = Buffer<std::int64_t>(count);
   std::int64_t before = 0;
   for (std::size_t i = 0; i < hops.size(); ++i) {

@@ -23,16 +23,22 @@ constexpr std::int64_t kEdgesPerTurn = 1 << 16;  // edges that one thread moves 
 
 std::int64_t sum(std::span<const std::int64_t> sizes) { return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}); }
 
-// Checks that each layer has more rows than nodes. Returns the number of its rows.
+// Checks that each layer has rows for its nodes. Returns the number of its rows.
 std::int64_t checked_rows(const Layers& layers) {
-  if (layers.nodes.size() != layers.rows.size() || layers.nodes.empty())
+  if (layers.places.size() != layers.rows.size() || layers.nodes.size() != layers.rows.size() || layers.nodes.empty())
     throw std::invalid_argument("pad: layers have " + std::to_string(layers.nodes.size()) + " numbers of nodes and " +
                                 std::to_string(layers.rows.size()) + " of rows; both need one for each layer. Pass as many.");
   for (std::size_t i = 0; i < layers.nodes.size(); ++i)
-    if (layers.nodes[i] < 0 || layers.rows[i] <= layers.nodes[i])
+    if (layers.nodes[i] < 0 || layers.places[i] < layers.nodes[i] || layers.rows[i] < layers.nodes[i])
       throw std::invalid_argument("pad: layer " + std::to_string(i) + " has " + std::to_string(layers.nodes[i]) + " nodes for " +
-                                  std::to_string(layers.rows[i]) + " rows; it needs more rows than nodes. Use larger sizes.");
+                                  std::to_string(layers.rows[i]) + " rows; it needs a row for each. Use larger sizes.");
   return sum(layers.rows);
+}
+
+void check_last_row(const Layers& layers) {
+  if (layers.rows.back() == layers.nodes.back())
+    throw std::invalid_argument("pad: the last layer has " + std::to_string(layers.rows.back()) +
+                                " nodes and as many rows; edges of padding need one more row. Use larger sizes.");
 }
 
 void fill_indptr(std::span<const std::int64_t> indptr, const Layers& to, std::int64_t num_edges, Buffer<std::int64_t>& out) {
@@ -41,7 +47,7 @@ void fill_indptr(std::span<const std::int64_t> indptr, const Layers& to, std::in
   std::int64_t reached = *place++ = 0;
   for (std::size_t i = 0; i < to.nodes.size(); ++i) {
     place = std::copy_n(ends, to.nodes[i], place);
-    ends += to.nodes[i];
+    ends += to.places[i];
     reached = place[-1];
     place = std::fill_n(place, to.rows[i] - to.nodes[i], reached);
   }
@@ -59,8 +65,8 @@ std::vector<Step<Id>> steps_of(const Layers& from) {
   std::vector<Step<Id>> steps;
   std::int64_t begin = 0;
   for (std::size_t i = 0; i + 1 < from.nodes.size(); ++i) {
-    begin += from.nodes[i];
-    steps.push_back({static_cast<Id>(begin), static_cast<Id>(from.rows[i] - from.nodes[i])});
+    begin += from.places[i];
+    steps.push_back({static_cast<Id>(begin), static_cast<Id>(from.rows[i] - from.places[i])});
   }
   return steps;
 }
@@ -130,8 +136,9 @@ PaddedBlock<Id> pad_block(std::span<const std::int64_t> indptr, std::span<const 
                           std::optional<std::span<const std::int64_t>> edge_ids, const Layers& to, const Layers& from,
                           std::int64_t num_edges, int threads) {
   const std::int64_t num_rows = checked_rows(to), num_sources = checked_rows(from), found = std::ssize(indices);
-  if (std::ssize(indptr) != sum(to.nodes) + 1)
-    refuse(std::to_string(std::ssize(indptr) - 1) + " destinations; the layers have " + std::to_string(sum(to.nodes)) + " nodes");
+  if (std::ssize(indptr) != sum(to.places) + 1)
+    refuse(std::to_string(std::ssize(indptr) - 1) + " destinations; the layers have " + std::to_string(sum(to.places)) +
+           " nodes");
   if (indptr.front() != 0 || indptr.back() != found)
     refuse("an indptr from " + std::to_string(indptr.front()) + " to " + std::to_string(indptr.back()) + " and " +
            std::to_string(found) + " edges");
@@ -140,6 +147,10 @@ PaddedBlock<Id> pad_block(std::span<const std::int64_t> indptr, std::span<const 
   if (found > num_edges)
     throw std::invalid_argument("pad: " + std::to_string(found) + " edges for " + std::to_string(num_edges) +
                                 " places; there must be one for each. Use larger sizes.");
+  if (found < num_edges) {
+    check_last_row(to);
+    check_last_row(from);
+  }
   if (num_sources > std::numeric_limits<Id>::max())
     throw std::invalid_argument("pad: " + std::to_string(num_sources) +
                                 " rows exceed the dtype of the indices of a block. Use int64.");
@@ -148,7 +159,7 @@ PaddedBlock<Id> pad_block(std::span<const std::int64_t> indptr, std::span<const 
                          Buffer<std::int64_t>(has_ids ? num_edges : 0)};
   fill_indptr(indptr, to, num_edges, padded.indptr);
   const auto steps = steps_of<Id>(from);
-  const auto num_nodes = static_cast<Id>(sum(from.nodes));
+  const auto num_nodes = static_cast<Id>(sum(from.places));
   in_turns(found, kEdgesPerTurn, threads, [&](std::int64_t begin, std::int64_t end) {
     move_indices<Id>(indices.data() + begin, end - begin, steps, num_nodes, padded.indices.data() + begin);
     if (has_ids) std::copy_n(edge_ids->data() + begin, end - begin, padded.edge_ids.data() + begin);
@@ -161,13 +172,13 @@ PaddedBlock<Id> pad_block(std::span<const std::int64_t> indptr, std::span<const 
 template <class Value>
 Buffer<Value> pad_values(std::span<const Value> values, const Layers& layers, Value padding) {
   Buffer<Value> padded(checked_rows(layers));
-  if (std::ssize(values) != sum(layers.nodes))
-    refuse(std::to_string(values.size()) + " values for " + std::to_string(sum(layers.nodes)) + " nodes");
+  if (std::ssize(values) != sum(layers.places))
+    refuse(std::to_string(values.size()) + " values for " + std::to_string(sum(layers.places)) + " nodes");
   const Value* from = values.data();
   Value* place = padded.data();
   for (std::size_t i = 0; i < layers.nodes.size(); ++i) {
     place = std::copy_n(from, layers.nodes[i], place);
-    from += layers.nodes[i];
+    from += layers.places[i];
     place = std::fill_n(place, layers.rows[i] - layers.nodes[i], padding);
   }
   return padded;

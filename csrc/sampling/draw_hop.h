@@ -19,6 +19,7 @@
 #include "common/thread_pool.h"
 #include "graph/row_view.h"
 #include "sampling/columns.h"
+#include "sampling/range.h"
 #include "sampling/row_plan.h"
 
 namespace datapipes {
@@ -58,19 +59,21 @@ struct HopPlan {
   }
 };
 
-inline constexpr std::int64_t kRangeColumns = 4096;  // columns that one thread lays out per turn
-inline constexpr int kMostDrawers = 8;               // more would outrun the thread that numbers (docs/decisions/004)
+inline constexpr std::int64_t kTurnColumns = 4096;  // columns that one thread lays out per turn
+inline constexpr int kMostDrawers = 8;              // more would outrun the thread that numbers (docs/decisions/004)
 
+// Columns outside `ranges`, which ascend, are empty.
 template <class Id, class Columns, class Policy>
-HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Columns& columns, std::int64_t first,
+HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Columns& columns, std::span<const Range> ranges,
                           const Policy& policy, int threads = 1) {
   constexpr std::int64_t kDistance = 24;  // nodes to prefetch ahead; more than a core's miss buffers gain nothing
   const auto num_dst = columns.count();
+  const auto first = ranges.empty() ? num_dst : ranges.front().begin;
   const auto num_nodes = graph.num_rows();
   const auto num_edges = std::ssize(graph.indices);
   HopPlan<Columns> plan{columns, first, Buffer<std::int64_t>(num_dst + 1),
                         Buffer<typename HopPlan<Columns>::Span>(num_dst - first)};
-  std::fill_n(plan.indptr.data(), first + 1, std::int64_t{0});
+  plan.indptr[0] = 0;
   // Inlined always: GCC may take a function that only prefetches for one without effect, and drop the calls.
   const auto prefetch = [&](std::int64_t node) __attribute__((always_inline)) {
     if (is_inside(node, num_nodes)) {
@@ -79,12 +82,19 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       policy.prefetch(node);
     }
   };
-  const std::int64_t num_ranges = (num_dst - first + kRangeColumns - 1) / kRangeColumns;
-  const auto end_of = [&](std::int64_t range) { return std::min(first + (range + 1) * kRangeColumns, num_dst); };
-  // The offsets of a range count from its begin; the loop below adds the picks of the ranges before it.
-  parallel_for(num_ranges, std::min(threads, kMostDrawers), [&](std::int64_t range) {
+  const auto turns_of = [](Range range) { return (range.end - range.begin + kTurnColumns - 1) / kTurnColumns; };
+  const auto columns_of = [&](std::int64_t turn) {
+    const Range* range = ranges.data();
+    for (; turn >= turns_of(*range); ++range) turn -= turns_of(*range);
+    const std::int64_t begin = range->begin + turn * kTurnColumns;
+    return Range{begin, std::min(begin + kTurnColumns, range->end)};
+  };
+  std::int64_t num_turns = 0;
+  for (const Range range : ranges) num_turns += turns_of(range);
+  // The offsets of a turn count from its begin; the loop below adds the picks of the turns before it.
+  parallel_for(num_turns, std::min(threads, kMostDrawers), [&](std::int64_t turn) {
+    const auto [begin, end] = columns_of(turn);
     std::int64_t total = 0;
-    const std::int64_t end = end_of(range);
     const auto row_of = [&](std::int64_t d) __attribute__((always_inline)) {
       if (d + kDistance < end) prefetch(columns.row(d + kDistance));
       const std::int64_t node = columns.row(d);
@@ -100,7 +110,6 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       if (__builtin_add_overflow(total, planned.picks, &total)) throw_too_many(op, policy.fanout);
       plan.indptr[d + 1] = total;
     };
-    const std::int64_t begin = first + range * kRangeColumns;
     if constexpr (requires(const Row* rows, RowPlan* plans) { policy.plan_block(rows, 1, plans); }) {
       constexpr int kTogether = Policy::kPlannedTogether;
       Row rows[2][kTogether];  // while one block is planned, the next is read and its in-edges are prefetched
@@ -124,17 +133,24 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
       for (std::int64_t d = begin; d < end; ++d) put(d, policy.plan(row_of(d)));
     }
   });
-  std::int64_t before = 0;
-  for (std::int64_t range = 0; range < num_ranges; ++range) {
-    const std::int64_t begin = first + range * kRangeColumns, end = end_of(range);
+  std::int64_t before = 0, reached = 0;
+  const auto leave_empty_to = [&](std::int64_t end) {
+    std::fill(plan.indptr.data() + reached + 1, plan.indptr.data() + end + 1, before);
+    for (std::int64_t d = std::max(reached, first); d < end; ++d) plan.spans[d - first] = {0, 0};
+  };
+  for (std::int64_t turn = 0; turn < num_turns; ++turn) {
+    const auto [begin, end] = columns_of(turn);
+    leave_empty_to(begin);
     const std::int64_t total = plan.indptr[end];
     std::int64_t after = 0;
     if (__builtin_add_overflow(before, total, &after)) throw_too_many(op, policy.fanout);
-    if (range > 0) {
+    if (before > 0) {
       for (std::int64_t d = begin; d < end; ++d) plan.indptr[d + 1] += before;
     }
     before = after;
+    reached = end;
   }
+  leave_empty_to(num_dst);
   return plan;
 }
 

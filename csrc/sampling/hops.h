@@ -5,6 +5,8 @@
 //   without picks if nothing is drawn. finish() returns the nodes of each type.
 //   A hop draws for destinations [first(type), num_dst(type)). Frontier "all": all destinations. Frontier "new" (only_new): the
 //   destinations that no earlier hop had; the columns of the others are empty.
+//   With padding, each layer of nodes leaves the rows of padding as a gap (padded_layers.h), so that the local ids are those of
+//   the padded minibatch if the guess of its bucket holds; pad_hops() does the rest. Columns in gaps are empty.
 // Throws std::out_of_range (IndexError) on a seed outside the graph, std::invalid_argument (ValueError) on seeds without
 // groups, std::length_error (ValueError) past 2^32 - 1 nodes or 2^63 pairs of group and node, NoRoom (MemoryError, hop_room.h)
 // if a hop does not fit into memory. After an error the object must not be used again. Touches no Python object.
@@ -27,6 +29,8 @@
 #include "sampling/hop_room.h"
 #include "sampling/numbered_nodes.h"
 #include "sampling/numbering.h"
+#include "sampling/padded_layers.h"
+#include "sampling/range.h"
 
 namespace datapipes {
 
@@ -37,6 +41,8 @@ struct HopsRequest {
   bool only_new = false;  // frontier "new": each node is sampled once, in the hop after its first occurrence
   bool want_edge_ids = false;
   std::int64_t direct_limit = kDirectMapLimit;  // nodes of all types that may have direct maps
+  const Padding* padding = nullptr;             // null: no padding
+  std::vector<std::int64_t> num_seeds = {};     // of each type of seeds, with padding
 };
 
 template <class Id>
@@ -45,6 +51,7 @@ struct CompactedHop {
   Buffer<Id> indices;
   Buffer<std::int64_t> edge_ids;
   std::int64_t num_src = 0;
+  std::int64_t room = 0;  // edges for which `indices` and `edge_ids` have memory
 };
 
 template <class Id>
@@ -73,14 +80,18 @@ class Hops {
         nodes_(node_types, request.groups),
         num_dst_(node_types.size(), 0),
         drawn_(node_types.size(), 0),
+        columns_(node_types.size()),
         direct_left_(request.direct_limit) {
     for (const NodeType& type : node_types) numberings_.emplace_back(nodes_.num_keys(type.num_nodes));
+    if (request.padding != nullptr) layers_.emplace(*request.padding, request.num_seeds, node_types.size());
   }
 
   const Nodes& nodes() const { return nodes_; }
   std::int64_t first(std::size_t type) const { return request_.only_new ? drawn_[type] : 0; }
   std::int64_t num_dst(std::size_t type) const { return num_dst_[type]; }
-  bool has_rows(std::size_t type) const { return first(type) < num_dst_[type]; }
+  bool has_rows(std::size_t type) const { return !columns_[type].empty(); }
+  std::span<const Range> columns(std::size_t type) const { return columns_[type]; }  // of the nodes for which the hop draws
+  const std::optional<PaddedLayers>& layers() const { return layers_; }              // if the request has padding
   std::span<const Key> destinations(std::size_t type) const {
     return numberings_[type].nodes().first(static_cast<std::size_t>(num_dst_[type]));
   }
@@ -106,7 +117,14 @@ class Hops {
   }
 
   void begin_hop() {
-    for (std::size_t type = 0; type < numberings_.size(); ++type) num_dst_[type] = numberings_[type].count();
+    end_layer();
+    for (std::size_t type = 0; type < numberings_.size(); ++type) {
+      num_dst_[type] = numberings_[type].count();
+      columns_[type].clear();
+      for (const Range range : numberings_[type].ranges())
+        if (const Range drawn{std::max(range.begin, first(type)), range.end}; drawn.begin < drawn.end)
+          columns_[type].push_back(drawn);
+    }
   }
 
   // Also ends the hop. fanout_of(i) and block_of(i) are for the relation sampled[i].
@@ -115,11 +133,13 @@ class Hops {
     std::vector<CompactedHop<Id>> blocks;
     for (std::size_t i = 0; i < request_.sampled.size(); ++i) {
       const std::size_t dst = relations[request_.sampled[i]].dst;
+      room_ = layers_ ? layers_->num_edges(hop_, i) : 0;
       blocks.push_back(fanout_of(i) != 0 && has_rows(dst) ? block_of(i) : empty_block(num_dst_[dst]));
     }
     for (std::size_t i = 0; i < blocks.size(); ++i)  // only now: later relations find nodes of the same type
       blocks[i].num_src = numberings_[relations[request_.sampled[i]].src].count();
     drawn_ = num_dst_;
+    ++hop_;
     return blocks;
   }
 
@@ -136,8 +156,13 @@ class Hops {
       constexpr std::int64_t kKeys = kInPlace ? 0 : sizeof(Key);
       check_hop_room(room, layout, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_, kKeys);
       held_ += num_picks + num_dst_[dst];
-      CompactedHop<Id> block{.indptr = {}, .indices = Buffer<Id>(num_picks), .edge_ids = {}};
-      if (request_.want_edge_ids) block.edge_ids = Buffer<std::int64_t>(num_picks);
+      const std::int64_t space = std::max(num_picks, room_);
+      CompactedHop<Id> block{.indptr = {}, .indices = Buffer<Id>(space), .edge_ids = {}, .num_src = 0, .room = space};
+      block.indices.resize(num_picks);
+      if (request_.want_edge_ids) {
+        block.edge_ids = Buffer<std::int64_t>(space);
+        block.edge_ids.resize(num_picks);
+      }
       Buffer<Key> keys;
       Picks picks{nullptr, block.indices.data(), block.edge_ids.data()};
       if constexpr (kInPlace) {
@@ -160,6 +185,7 @@ class Hops {
   }
 
   FoundNodes<Id> finish() {
+    end_layer();
     FoundNodes<Id> found;
     for (auto& numbering : numberings_) {
       if constexpr (Nodes::kGroups) {
@@ -176,8 +202,17 @@ class Hops {
  private:
   static constexpr bool kInPlace = std::is_same_v<Key, Id>;
 
+  // Leaves the rows of padding behind the nodes that the last hop found.
+  void end_layer() {
+    if (!layers_) return;
+    for (std::size_t type = 0; type < numberings_.size(); ++type) layers_->end_layer(type, numberings_[type].count());
+    layers_->guess_bucket();
+    for (std::size_t type = 0; type < numberings_.size(); ++type)
+      numberings_[type].skip_to(layers_->begin_layer(type), kMostLocalIds<Id>);
+  }
+
   static CompactedHop<Id> empty_block(std::int64_t num_dst) {
-    CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}};
+    CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}, .num_src = 0, .room = 0};
     std::fill_n(block.indptr.data(), num_dst + 1, std::int64_t{0});
     return block;
   }
@@ -185,11 +220,15 @@ class Hops {
   const std::vector<NodeType>& node_types_;
   const HopsRequest& request_;
   const Nodes nodes_;
-  std::vector<Numbering<Key>> numberings_;  // of each node type
-  std::vector<std::int64_t> num_dst_;       // of each node type: nodes found before the hop
-  std::vector<std::int64_t> drawn_;         // of each node type: destinations of the hop before
-  std::int64_t direct_left_;                // nodes that may still have a direct map
-  std::int64_t held_ = 0;                   // picks and columns of the blocks made so far
+  std::vector<Numbering<Key>> numberings_;   // of each node type
+  std::vector<std::int64_t> num_dst_;        // of each node type: local ids before the hop
+  std::vector<std::int64_t> drawn_;          // of each node type: destinations of the hop before
+  std::vector<std::vector<Range>> columns_;  // of each node type: see columns()
+  std::optional<PaddedLayers> layers_;
+  std::int64_t direct_left_;  // nodes that may still have a direct map
+  std::size_t hop_ = 0;
+  std::int64_t room_ = 0;  // edges for which the next block gets memory
+  std::int64_t held_ = 0;  // picks and columns of the blocks made so far
 };
 
 }  // namespace datapipes

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/huge_pages.h"
+#include "sampling/range.h"
 
 namespace datapipes {
 
@@ -26,10 +27,10 @@ class IdMapBase {
   explicit IdMapBase(std::uint32_t first_base = 1) : base_(first_base) {}
 
  protected:
-  // Whether `more` ids after the `found` ids exceed 32 bits. The caller then clears the table and enters the found ids
-  // anew.
-  bool exhausted(std::size_t found, std::int64_t more) const {
-    return static_cast<std::uint64_t>(base_) + found + static_cast<std::uint64_t>(more) >
+  // Whether `more` local ids after the first `count` exceed 32 bits. The caller then clears the table and enters the nodes
+  // found so far anew.
+  bool exhausted(std::int64_t count, std::int64_t more) const {
+    return static_cast<std::uint64_t>(base_) + static_cast<std::uint64_t>(count) + static_cast<std::uint64_t>(more) >
            std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1;
   }
   // Moves the base above every written value. Returns false if the table must be cleared first.
@@ -56,13 +57,14 @@ class DirectIdMap : public IdMapBase {
   std::size_t capacity() const { return slots_.size(); }
   [[gnu::always_inline]] void prefetch(Id id) const { __builtin_prefetch(&slots_[static_cast<std::size_t>(id)], 1); }
 
-  // Makes room for `more` ids after the `found` ids.
-  void reserve(std::span<const Id> found, std::int64_t more) {
-    if (!exhausted(found.size(), more)) return;
+  // Makes room for `more` ids after the `nodes` found so far, which lie in `ranges`.
+  void reserve(std::span<const Id> nodes, std::span<const Range> ranges, std::int64_t more) {
+    if (!exhausted(std::ssize(nodes), more)) return;
     std::fill(slots_.begin(), slots_.end(), 0);
     base_ = 1;
-    for (std::size_t local = 0; local < found.size(); ++local)
-      slots_[static_cast<std::size_t>(found[local])] = base_ + static_cast<std::uint32_t>(local);
+    for_each_in(ranges, [&](std::size_t local) {
+      slots_[static_cast<std::size_t>(nodes[local])] = base_ + static_cast<std::uint32_t>(local);
+    });
   }
 
   // Writes the local id of each of `ids`. New ids are appended to nodes[count], nodes[count + 1] ...; `nodes` has one
@@ -105,15 +107,16 @@ class HashIdMap : public IdMapBase {
   std::size_t capacity() const { return slots_.size(); }
   [[gnu::always_inline]] void prefetch(Id id) const { __builtin_prefetch(&slots_[home(id)], 1); }
 
-  // Makes room for `more` ids after the `found` ids. The table is then at most half full.
-  void reserve(std::span<const Id> found, std::int64_t more) {
-    const auto wanted = 2 * (found.size() + static_cast<std::size_t>(more));
-    const bool full = exhausted(found.size(), more);
+  // Makes room for `more` ids after the `nodes` found so far, which lie in `ranges`. The table is then at most half full.
+  void reserve(std::span<const Id> nodes, std::span<const Range> ranges, std::int64_t more) {
+    const auto wanted = 2 * (nodes.size() + static_cast<std::size_t>(more));
+    const bool full = exhausted(std::ssize(nodes), more);
     if (wanted <= slots_.size() && !full) return;
     slots_.assign(std::max(slots_.size(), std::bit_ceil(wanted)), Slot{});
     if (full) base_ = 1;
-    for (std::size_t local = 0; local < found.size(); ++local)
-      slots_[place(found[local])] = {found[local], base_ + static_cast<std::uint32_t>(local)};
+    for_each_in(ranges, [&](std::size_t local) {
+      slots_[place(nodes[local])] = {nodes[local], base_ + static_cast<std::uint32_t>(local)};
+    });
   }
 
   template <class Local>

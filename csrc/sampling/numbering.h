@@ -1,5 +1,6 @@
 // numbering.h: the local ids of one node type in one minibatch, by first occurrence.
-//   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, in one call or several. With the first
+//   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, in one call or several. Local ids may be
+//   left out, as gaps for padding: skip_to(). With the first
 //   ids it borrows an id map from the shelf, direct up to `direct_limit` nodes, hashed beyond. A type without nodes in the
 //   minibatch takes no memory.
 // The caller has checked that the ids are in [0, num_nodes). Throws std::length_error (ValueError) past 2^32 - 1 nodes,
@@ -13,10 +14,12 @@
 #include <span>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "common/buffer.h"
 #include "sampling/id_map.h"
 #include "sampling/id_map_shelf.h"
+#include "sampling/range.h"
 
 namespace datapipes {
 
@@ -27,9 +30,27 @@ class Numbering {
   Numbering(Numbering&&) noexcept = default;
   Numbering& operator=(Numbering&&) noexcept = default;
 
-  std::int64_t count() const { return count_; }
   std::int64_t num_nodes() const { return num_nodes_; }
-  std::span<const Id> nodes() const { return nodes_.first(count_); }
+  std::int64_t count() const { return count_; }                       // of the local ids, with those of gaps
+  std::span<const Id> nodes() const { return nodes_.first(count_); }  // of a gap: 0
+
+  // The local ids of nodes.
+  std::span<const Range> ranges() {
+    ranges_.back().end = count_;
+    return ranges_;
+  }
+
+  // The next local id is `place`, if it is not larger already.
+  void skip_to(std::int64_t place, std::int64_t most) {
+    if (place <= count_) return;
+    check_local_ids(place, most);
+    grow(place);
+    std::fill_n(nodes_.data() + count_, place - count_, Id{0});
+    ranges_.back().end = count_;
+    num_gaps_ += place - count_;
+    count_ = place;
+    ranges_.push_back({place, place});
+  }
 
   // Makes room for `more` ids. Returns the old memory of the nodes, for a caller that still reads it. `direct_left` is the
   // number of nodes that may still have a direct map in this minibatch; borrowing a map reduces it. `most` is the number of
@@ -43,13 +64,10 @@ class Numbering {
         borrow<HashIdMap<Id>>();
       }
     }
-    const std::int64_t bound = count_ + std::min(more, num_nodes_ - count_);  // the graph has no more nodes
+    const std::int64_t bound = count_ + std::min(more, num_nodes_ - (count_ - num_gaps_));  // the graph has no more nodes
     check_local_ids(bound, most);
-    visit([&](auto& map) { map.reserve(nodes(), bound - count_); });
-    if (nodes_.size() > bound) return {};
-    Buffer<Id> larger(bound + 1);  // number() writes one entry past the last
-    std::copy_n(nodes_.data(), count_, larger.data());
-    return std::exchange(nodes_, std::move(larger));
+    visit([&](auto& map) { map.reserve(nodes(), ranges(), bound - count_); });
+    return grow(bound);
   }
 
   // Calls use(map) with the map in use, which `number` needs: so a loop asks only once for the kind of map. Requires that
@@ -81,11 +99,18 @@ class Numbering {
   Buffer<Id> finish() {
     if (has_map_)
       std::visit([](auto& map) { IdMapShelf<std::remove_reference_t<decltype(*map)>>::instance().give(std::move(map)); }, map_);
-    nodes_.shrink(count_);
+    nodes_.resize(count_);
     return std::move(nodes_);
   }
 
  private:
+  Buffer<Id> grow(std::int64_t size) {
+    if (nodes_.size() > size) return {};
+    Buffer<Id> larger(size + 1);  // number() writes one entry past the last
+    std::copy_n(nodes_.data(), count_, larger.data());
+    return std::exchange(nodes_, std::move(larger));
+  }
+
   template <class Map>
   void borrow() {
     map_ = IdMapShelf<Map>::instance().take(num_nodes_);
@@ -94,7 +119,8 @@ class Numbering {
   }
 
   std::int64_t num_nodes_;
-  std::int64_t count_ = 0;
+  std::int64_t count_ = 0, num_gaps_ = 0;
+  std::vector<Range> ranges_{{0, 0}};
   bool has_map_ = false;
   Buffer<Id> nodes_;
   std::variant<std::unique_ptr<DirectIdMap<Id>>, std::unique_ptr<HashIdMap<Id>>> map_;

@@ -37,7 +37,8 @@ void check_lengths(std::size_t num_rows, std::size_t found, const char* name) {
 template <class Id, class Chosen>
 SampledHop<Id> draw_with(const Chosen& policy, const HopDraw<Id>& from, const SeedColumns& columns, Places places,
                          const HopRoom& room, std::int64_t held, int threads) {
-  auto plan = plan_hop(kOp, from.relation, columns, 0, policy, threads);
+  const Range all{0, columns.count()};
+  auto plan = plan_hop(kOp, from.relation, columns, {&all, 1}, policy, threads);
   const std::int64_t num_picks = plan.num_picks(), num_places = places == Places::kNone ? 0 : num_picks;
   const std::int64_t pick_bytes = sizeof(Id) + (places == Places::kNone ? 0 : sizeof(std::int64_t));
   check_hop_room(room, plan, pick_bytes, held);

@@ -28,7 +28,7 @@ CompactedHop<Id> draw_block(Hops<Id, Nodes>& hops, const Relation<Id>& relation,
   const char* const op = named_op.c_str();
   const auto lay_out = [&] {
     const auto columns = hops.nodes().columns(hops.destinations(relation.dst));
-    return plan_hop(op, relation.rows, columns, hops.first(relation.dst), policy, request.threads);
+    return plan_hop(op, relation.rows, columns, hops.columns(relation.dst), policy, request.threads);
   };
   const auto draw = [&](const auto& plan, auto& numbering, auto& map, const auto& picks) {
     Key* const found = picks.keys;
@@ -63,6 +63,8 @@ CompactedHop<Id> draw_block(Hops<Id, Nodes>& hops, const Relation<Id>& relation,
 
 template <class Id, class Nodes>
 Neighborhood<Id> sample(const Topology<Id>& graph, std::span<const Seeds> seeds, const NeighborsRequest& request) {
+  if (request.padding != nullptr)
+    request.padding->check(graph.node_types.size(), request.hops.size(), request.sampled.size(), request.num_seeds.size());
   Hops<Id, Nodes> hops(graph.node_types, request);
   Neighborhood<Id> result;
   result.compacted_seeds = hops.start(seeds, [&](const NodeType& type) { return named(request.op, type.name); });
@@ -77,6 +79,11 @@ Neighborhood<Id> sample(const Topology<Id>& graph, std::span<const Seeds> seeds,
         }));
   }
   static_cast<FoundNodes<Id>&>(result) = hops.finish();
+  if (hops.layers()) {
+    std::vector<std::pair<std::size_t, std::size_t>> ends;
+    for (const std::size_t i : request.sampled) ends.emplace_back(graph.relations[i].src, graph.relations[i].dst);
+    result.bucket = pad_hops<Id>(result.hops, result, ends, *hops.layers(), request, request.threads);
+  }
   return result;
 }
 

@@ -13,6 +13,7 @@
 // (MemoryError, hop_room.h) if a hop does not fit into memory. Touches no Python object.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "graph/topology.h"
 #include "sampling/hops.h"
 #include "sampling/numbered_nodes.h"
+#include "sampling/pad_hops.h"
 #include "sampling/policy.h"
 
 namespace datapipes {
@@ -35,6 +37,7 @@ template <class Id>
 struct Neighborhood : FoundNodes<Id> {
   std::vector<Buffer<Id>> compacted_seeds;          // of each entry of the seeds: their local ids
   std::vector<std::vector<CompactedHop<Id>>> hops;  // of each hop: the sampled relations
+  std::optional<std::size_t> bucket = {};           // its number, if the request has padding and a bucket fits
 };
 
 template <class Id>

@@ -79,26 +79,32 @@ void a_few_picks_are_those_of_the_chooser() {
 
 template <class Id, template <class> class MapOf, class Map = MapOf<Id>>
 void a_map_numbers_like_a_dictionary(std::uint32_t first_base) {
-  constexpr std::int64_t kNodes = 500;
+  constexpr std::int64_t kNodes = 500, kGaps = 200;
   Map map(first_base);
   for (std::uint64_t minibatch = 0; minibatch < 30; ++minibatch) {
     map.start(kNodes);
     std::unordered_map<std::int64_t, std::int64_t> wanted;
-    std::vector<Id> nodes(kNodes + 1), ids, local(40);
+    std::vector<Id> nodes(kNodes + kGaps + 1), ids, local(40);
+    std::vector<Range> found;
     std::int64_t count = 0;
     Stream stream(3, minibatch);
     for (int block = 0; block < 12; ++block) {
       ids.clear();
       for (int i = 0; i < 40; ++i) ids.push_back(static_cast<Id>(stream.bounded(kNodes)));
-      map.reserve({nodes.data(), static_cast<std::size_t>(count)}, std::min<std::int64_t>(40, kNodes - count));
+      const std::int64_t begin = count, left = kNodes - static_cast<std::int64_t>(wanted.size());
+      map.reserve({nodes.data(), static_cast<std::size_t>(count)}, found, std::min<std::int64_t>(40, left));
       count = map.number(ids, count, nodes.data(), local.data());
+      found.push_back({begin, count});
       bool equal = true;
+      std::int64_t next = begin;
       for (std::size_t i = 0; i < ids.size(); ++i) {
-        const auto [found, inserted] = wanted.try_emplace(ids[i], static_cast<std::int64_t>(wanted.size()));
-        equal &= found->second == local[i] && nodes[static_cast<std::size_t>(local[i])] == ids[i];
+        const auto [at, inserted] = wanted.try_emplace(ids[i], next);
+        next += inserted;
+        equal &= at->second == local[i] && nodes[static_cast<std::size_t>(local[i])] == ids[i];
       }
       CHECK(equal);
-      CHECK(count == static_cast<std::int64_t>(wanted.size()));
+      CHECK(count == next);
+      if (minibatch % 2 == 1) count += static_cast<std::int64_t>(stream.bounded(kGaps / 12));
     }
   }
 }

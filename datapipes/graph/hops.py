@@ -31,12 +31,15 @@ class Sampled(NamedTuple):
         groups: int64 [num_nodes], for each node the group of seeds from which it was found, if the seeds are in groups
             that share no nodes (one tree for each seed, or one group for each time). A node then occurs once in each
             group that found it. None: the seeds are in no such groups.
+        bucket: the number of the bucket to whose sizes `nodes`, `hops` and `groups` are padded (docs/semantics.md,
+            section 5.1; the groups of padding are 0); None: they are not padded.
     """
 
     nodes: Any
     local_seeds: Any
     hops: list[Any]
     groups: Any = None
+    bucket: int | None = None
 
 
 class SeedTrees(NamedTuple):
@@ -77,6 +80,7 @@ class HopPlan:
         replace: draw with replacement.
         only_new: at each hop, draw only for the nodes that the hop before found (NeighborSampler's frontier="new").
         edge_ids: return the ids of the sampled edges.
+        padding: the buckets to whose sizes the result is padded; only for a whole graph.
         chosen: the arrays from which `choice` draws: the result of `graph.choose`.
         node_numbers: the position of each node type in `graph.node_types`.
         edge_numbers, source_numbers: for each sampled edge type, its position in `graph.edge_types`, and the position
@@ -93,6 +97,7 @@ class HopPlan:
     replace: bool
     only_new: bool
     edge_ids: bool
+    padding: _core.Padding | None = None
     chosen: Any = field(init=False)
     node_numbers: dict[Any, int] = field(init=False)
     edge_numbers: list[int] = field(init=False)
@@ -139,7 +144,14 @@ class HopPlan:
 
 
 def sampled(
-    graph: Any, seeds: Mapping[Any, Tensor], nodes: Any, local_seeds: Any, hops: Any, groups: Any, edge_types: Any
+    graph: Any,
+    seeds: Mapping[Any, Tensor],
+    nodes: Any,
+    local_seeds: Any,
+    hops: Any,
+    groups: Any,
+    edge_types: Any,
+    bucket: int | None = None,
 ) -> Sampled:
     """Return the arrays from a sampling kernel as a Sampled. The kernel gives them in the order of the types.
 
@@ -150,14 +162,15 @@ def sampled(
         hops: for each hop and edge type: (indptr, indices, edge ids or None, number of sources).
         groups: for each node type, the group of each node; None without groups.
         edge_types: the sampled edge types.
+        bucket: see Sampled.
     """
     nodes_by_type, seeds_by_type = _tensors(graph.node_types, nodes), _tensors(seeds, local_seeds)
     blocks = [{edge_type: _block(*arrays) for edge_type, arrays in zip(edge_types, hop, strict=True)} for hop in hops]
     groups_by_type = None if groups is None else _tensors(graph.node_types, groups)
     if graph.is_heterogeneous:
-        return Sampled(nodes_by_type, seeds_by_type, blocks, groups_by_type)
+        return Sampled(nodes_by_type, seeds_by_type, blocks, groups_by_type, bucket)
     untyped_groups = groups_by_type and groups_by_type[None]
-    return Sampled(nodes_by_type[None], seeds_by_type[None], [hop[None] for hop in blocks], untyped_groups)
+    return Sampled(nodes_by_type[None], seeds_by_type[None], [hop[None] for hop in blocks], untyped_groups, bucket)
 
 
 def _block(indptr: Any, indices: Any, edge_ids: Any, num_src: int) -> Block:

@@ -320,11 +320,21 @@ class LocalGraph(Pinnable, Hashed, Graph):
             yield array_name(kind, type_, name), values, kind in TOPOLOGY
 
     def hops(
-        self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
+        self,
+        plan: HopPlan,
+        seeds: Any,
+        keys: list[list[int]],
+        choice: Choice,
+        trees: SeedTrees | None = None,
+        num_seeds: Sequence[int] = (),
     ) -> Sampled:
-        """Sample all hops and edge types from `seeds` in one call of the C++ core; see Graph.hops for the arguments."""
+        """Sample all hops and edge types from `seeds` in one call of the C++ core; see Graph.hops for the arguments.
+
+        Args:
+            num_seeds: if the plan has padding, the number of seeds of each type of the minibatch.
+        """
         typed = plan.checked(self, seeds, choice, trees)
-        nodes, local_seeds, hops, groups = _core.sample_neighbors(
+        nodes, local_seeds, hops, groups, bucket = _core.sample_neighbors(
             self.topology(),
             [(plan.node_numbers[kind], ids.numpy().astype(np.int64, copy=False)) for kind, ids in typed.items()],
             sampled=plan.edge_numbers,
@@ -337,8 +347,12 @@ class LocalGraph(Pinnable, Hashed, Graph):
             op=plan.name,
             groups=None if trees is None else trees.core(typed),
             choice=choice.kernel([chosen.argument() for chosen in plan.chosen.values()]),
+            padding=plan.padding,
+            num_seeds=[*num_seeds],
         )
-        return sampled(self, typed, nodes, local_seeds, hops, None if trees is None else groups, plan.edge_types)
+        return sampled(
+            self, typed, nodes, local_seeds, hops, None if trees is None else groups, plan.edge_types, bucket
+        )
 
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         checked_type = type_in("has_edges", "edge", edge_type, self.edge_types)

@@ -9,6 +9,7 @@ layer. Each layer ends with at least one row of padding; edges of padding end th
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -205,7 +206,27 @@ def padded(minibatch: Any, sizes: Sizes, rows: Sizes, bucket: int, negative_end:
         negative_end: as for `sizes_of`.
     """
     layers = {node_type: _layers(sizes, rows, node_type) for node_type in by_type(minibatch.input_nodes)}
+    hops = [
+        _of_each(hop, lambda edge_type, block, place=place: _block(edge_type, block, place, layers, rows))
+        for place, hop in enumerate(reversed(minibatch.blocks))
+    ]
+    changes: dict[str, Any] = {"blocks": hops[::-1]}
+    for name, fill in (("input_nodes", NO_ID), ("batch", 0)):
+        if (values := getattr(minibatch, name)) is not None:
+            changes[name] = _of_each(
+                values, lambda node_type, part, fill=fill: _by_layer(part, layers[node_type], fill)
+            )
+    return with_padded_seeds(minibatch.replace(**changes), rows, bucket, negative_end)
+
+
+def with_padded_seeds(minibatch: Any, rows: Sizes, bucket: int, negative_end: str) -> Any:
+    """Return a minibatch with padding, given one whose blocks and nodes have it; `batch` has 0 for padding.
+
+    Args:
+        rows, bucket, negative_end: as for `padded`.
+    """
     lengths = {slot.type_: rows[slot] for slot in rows if slot.kind == "seeds"}
+    nodes = by_type(minibatch.input_nodes)
 
     def seed_rows(values: Any, fill: int) -> Any:
         return _of_each(values, lambda type_, part: _filled(part, lengths[type_], fill))
@@ -221,23 +242,17 @@ def padded(minibatch: Any, sizes: Sizes, rows: Sizes, bucket: int, negative_end:
             ends = [type_, type_, type_]
             if isinstance(type_, tuple):
                 ends = [type_[0], type_[2], type_[0 if negative_end == "src" else 2]]
-            return _local_seeds(local, lengths[type_], [layers[end] for end in ends])
+            last_rows = [rows[Slot("nodes", 0, end)] - 1 for end in ends]
+            return _local_seeds(local, lengths[type_], last_rows, nodes.get(type_))
 
         changes["compacted_seeds"] = _of_each(minibatch.compacted_seeds, local_seeds)
-    changes["input_nodes"] = _of_each(
-        minibatch.input_nodes, lambda node_type, ids: _by_layer(ids, layers[node_type], NO_ID)
-    )
     if minibatch.batch is not None:
         trees = _moved_trees([len(seeds) for seeds in by_type(minibatch.seeds).values()], [*lengths.values()])
         last = sum(lengths.values()) - 1
         changes["batch"] = _of_each(
-            minibatch.batch, lambda node_type, tree: _by_layer(trees[tree], layers[node_type], last)
+            minibatch.batch, lambda node_type, tree: trees[tree].masked_fill_(nodes[node_type] == NO_ID, last)
         )
-    hops = [
-        _of_each(hop, lambda edge_type, block, place=place: _block(edge_type, block, place, layers, rows))
-        for place, hop in enumerate(reversed(minibatch.blocks))
-    ]
-    return minibatch.replace(**changes, blocks=hops[::-1])
+    return minibatch.replace(**changes)
 
 
 class _Layers(NamedTuple):
@@ -259,37 +274,39 @@ def _of_each(value: Any, fn: Any) -> Any:
 
 def _filled(values: Tensor, count: int, fill: int) -> Tensor:
     """Return `values` with rows up to `count`: rows of `fill` for integers with a sign, else of 0."""
-    has_sign = values.dtype in (torch.int8, torch.int16, torch.int32, torch.int64)
-    longer = values.new_full((count, *values.shape[1:]), fill if has_sign else 0)
+    if values.dtype in (torch.int32, torch.int64):
+        if values.ndim == 1:
+            return _by_layer(values, _Layers([len(values)], [count]), fill)
+        layers = _Layers([values.numel()], [count * math.prod(values.shape[1:])])
+        return _by_layer(values.reshape(-1), layers, fill).reshape(count, *values.shape[1:])
+    longer = values.new_full((count, *values.shape[1:]), fill if values.dtype in (torch.int8, torch.int16) else 0)
     longer[: len(values)] = values
     return longer
 
 
 def _by_layer(values: Tensor, layers: _Layers, fill: int) -> Tensor:
     """Return `values`, one for each node, with the values `fill` for the rows of padding."""
-    as_id = Tensor.int if values.dtype == torch.int32 else Tensor.long
-    return torch.from_numpy(_core.pad_values(as_id(values).contiguous().numpy(), layers, fill))
+    return torch.from_numpy(_core.pad_values(values.contiguous().numpy(), layers, fill))
 
 
-def _local_seeds(local: Tensor, count: int, columns: list[_Layers]) -> Tensor:
+def _local_seeds(local: Tensor, count: int, last_rows: list[int], nodes: Tensor | None) -> Tensor:
     """Return compacted seeds with rows up to `count`.
 
     Nodes of the first layer stay where they are. Seeds [n] of padding are the rows of padding behind them, one after
     the other as long as there are some. All others, such as the ends of pairs, are the last row of the layer.
 
     Args:
-        columns: the layers of the node type of each column; the last one is that of all further columns.
+        last_rows: the last row of layer 0, of the node type of each column; the last entry is for all further columns.
+        nodes: for seeds [n], the padded nodes of their type.
     """
-    longer = local.new_empty((count, *local.shape[1:]))
-    longer[: len(local)] = local
+    longer = _filled(local, count, last_rows[0])
     rest = longer[len(local) :]
-    if local.ndim == 1:
-        num_nodes, num_rows = columns[0].nodes[0], columns[0].rows[0]
-        torch.arange(num_nodes, num_nodes + len(rest), out=rest).clamp_(max=num_rows - 1)
-        rest[-1] = num_rows - 1
-    else:
-        for column in range(local.shape[1]):
-            rest[:, column] = columns[min(column, len(columns) - 1)].rows[0] - 1
+    if local.ndim > 1:
+        for column in range(1, local.shape[1]):
+            rest[:, column] = last_rows[min(column, len(last_rows) - 1)]
+    elif len(rest) > 1 and nodes is not None:
+        num_nodes = int((nodes[: last_rows[0]] != NO_ID).sum())
+        torch.arange(num_nodes, num_nodes + len(rest) - 1, out=rest[:-1]).clamp_(max=last_rows[0])
     return longer
 
 

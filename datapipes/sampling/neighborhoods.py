@@ -76,7 +76,7 @@ class Neighborhoods:
             [fanout[edge_type] if isinstance(fanout, dict) else fanout for edge_type in edge_types]
             for fanout in reversed(fanouts)
         ]
-        options = {"replace": self.replace, "only_new": frontier == "new", "edge_ids": return_edge_ids}
+        options: dict[str, Any] = {"replace": self.replace, "only_new": frontier == "new", "edge_ids": return_edge_ids}
         self.plan = HopPlan(where, graph, edge_types, by_hop, choice, **options)
         self.subgraph_type = check_choice(where, "subgraph_type", subgraph_type, FORMS)
         self.reverse_etypes_mapping = reverse_etypes_mapping

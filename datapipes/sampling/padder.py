@@ -1,7 +1,8 @@
 """Padder: gives all minibatches the shapes of a few buckets; `measure_sizes` finds buckets for a chain.
 
 docs/semantics.md, section 5.1, fixes where padding lies. The stage stands between the sampler and the feature fetch, so
-only ids are copied; rows of features for padding are zeros.
+only ids are padded; rows of features for padding are zeros. If the stage before it is one of this package that samples
+a whole graph, that stage numbers the nodes with padding at once, and only the seeds are left to pad.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from datapipes.minibatch.padding import (
     padded,
     sizes_of,
     to_bucket,
+    with_padded_seeds,
 )
+from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.sampler import (
     Sampler,
     all_known,
@@ -79,8 +82,8 @@ class Padder(MiniBatchTransformer):
         TypeError, ValueError: `sizes` are no buckets, or a bucket is never used, since an earlier one is as large; or
             features were fetched or padding was added before. While running, a minibatch was not sampled, has other
             layers, hops or types than the buckets, has labels of integers without a sign, or is on a GPU.
-        MemoryError: While running, a minibatch is so much larger than the buckets that its multiple does not fit into
-            memory.
+        MemoryError: A bucket does not fit into memory. While running, a minibatch is so much larger than the buckets
+            that its multiple does not.
     """
 
     _does = "sampling"
@@ -125,9 +128,26 @@ class Padder(MiniBatchTransformer):
                 f"{self.name}: found {stage!r} before it, whose features have no rows for padding. Fetch features "
                 "behind pad."
             )
+        for bucket in self._buckets:
+            self._check_memory(bucket)
+        self._unpadded = source
+        sampler = source._padding_to(self._buckets) if isinstance(source, ChoiceSampler) else None
+        if sampler is not None:
+            self._sources = (sampler,)
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         self._refuse(minibatch)
+        if minibatch.bucket is not None:  # from a sampler that knows the buckets
+            number = -1 - minibatch.bucket
+            made: MiniBatch = with_padded_seeds(minibatch, self._rows_of(number), number, self._negative_end)
+            return made
+        blocks: Any = minibatch.blocks
+        block = next(iter(by_type(blocks[0]).values()))
+        if block.indices.device.type != "cpu":
+            raise ValueError(
+                f"{self.name}: the blocks must be in host memory, found them on {block.indices.device}. Put copy_to "
+                "behind pad."
+            )
         sizes = sizes_of(minibatch, self._has_one_layer and has_one_layer(minibatch), self._negative_end)
         if sizes.keys() != self._buckets[0].keys():
             known, minibatch_is = self._buckets[0].keys(), f"minibatch {minibatch.index}"
@@ -141,21 +161,32 @@ class Padder(MiniBatchTransformer):
             if all(size + needs_row(slot) <= bucket[slot] for slot, size in sizes.items()):
                 return self._padded(minibatch, sizes, bucket, number)
         multiple = max(-(-(size + needs_row(slot)) // bucket[slot]) for slot, size in sizes.items())
-        rows = {slot: multiple * count for slot, count in bucket.items()}
-        return self._padded(minibatch, sizes, rows, len(self._buckets) + multiple - 2)
+        number = len(self._buckets) + multiple - 2
+        return self._padded(minibatch, sizes, self._rows_of(number), number)
+
+    def _rows_of(self, number: int) -> Sizes:
+        """Return the sizes of the bucket with a number, which may be a multiple of the last one."""
+        if number < len(self._buckets):
+            return self._buckets[number]
+        multiple = number - len(self._buckets) + 2
+        return {slot: multiple * count for slot, count in self._buckets[-1].items()}
 
     def _padded(self, minibatch: MiniBatch, sizes: Sizes, rows: Sizes, number: int) -> MiniBatch:
-        num_bytes = BYTES_PER_ENTRY * sum(rows.values())
-        check_memory(self.name, f"a minibatch of {_total(rows, 'nodes')} nodes", num_bytes, "Measure the sizes anew.")
+        self._check_memory(rows)
         made: MiniBatch = padded(minibatch, sizes, rows, number, self._negative_end)
         return made
+
+    def _check_memory(self, rows: Sizes) -> None:
+        num_bytes = BYTES_PER_ENTRY * sum(rows.values())
+        check_memory(self.name, f"a minibatch of {_total(rows, 'nodes')} nodes", num_bytes, "Measure the sizes anew.")
 
     def _refuse(self, minibatch: MiniBatch) -> None:
         if not minibatch.blocks or minibatch.input_nodes is None or minibatch.seeds is None:
             raise ValueError(
                 f"{self.name}: found a minibatch without seeds or blocks. Put a sampler before this stage."
             )
-        refuse_padding(self.name, minibatch)
+        if minibatch.bucket is not None and minibatch.bucket >= 0:
+            refuse_padding(self.name, minibatch)
         if minibatch.node_features or minibatch.edge_features:
             raise ValueError(f"{self.name}: found features, which have no rows for padding. Fetch features behind pad.")
         for type_, labels in by_type({} if minibatch.labels is None else minibatch.labels).items():
@@ -164,13 +195,6 @@ class Padder(MiniBatchTransformer):
                     f"{self.name}: labels{of_type(type_)} are {dtype_name(labels.dtype)}, which has no number for "
                     "padding. Convert them to int64."
                 )
-        hop = minibatch.blocks[0]
-        block = next(iter(hop.values())) if isinstance(hop, dict) else hop
-        if block.indices.device.type != "cpu":
-            raise ValueError(
-                f"{self.name}: the blocks must be in host memory, found them on {block.indices.device}. Put copy_to "
-                "behind pad."
-            )
 
     def fingerprint(self) -> Fingerprint:
         return {"sizes": [{_text(slot): count for slot, count in bucket.items()} for bucket in self._buckets]}
@@ -243,7 +267,7 @@ def _before_padding(where: str, pipe: Any) -> StageGraph[Stage]:
     graph: StageGraph[Stage] = StageGraph(pipe)
     for stage in graph:
         if stage._fills or stage._pads:
-            graph = StageGraph(stage.source)
+            graph = StageGraph(stage._unpadded if isinstance(stage, Padder) else stage.source)
             break
     graph.refuse_jumps(where)
     return graph

@@ -9,8 +9,19 @@ from dist_graphs import small_parts, typed_parts
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from link_chains import pairs_chain
-from pipelines import assert_no_bit_changes, digests, first, items, keep_most, sampled, small_graph, small_store
-from strategies import ID_DTYPES, csc_graphs, typed_graphs, typed_seeds
+from pipelines import (
+    as_it_is,
+    assert_no_bit_changes,
+    digests,
+    first,
+    items,
+    keep_most,
+    refused,
+    sampled,
+    small_graph,
+    small_store,
+)
+from strategies import ID_DTYPES, csc_graphs, random_graph, typed_graphs, typed_seeds
 from timed_pipelines import temporal
 from torchdata.nodes import IterableWrapper
 from twin_cases import typed_fanouts, typed_graph_of, typed_set_of
@@ -79,10 +90,12 @@ LAYERS = pytest.mark.parametrize("name", CHAINS)
 
 
 @LAYERS
-def test_padding_lies_where_the_twin_has_it(name):
+@pytest.mark.parametrize("way", ["by the sampler", "behind a stage"])
+def test_padding_lies_where_the_twin_has_it(name, way):
     pipe = CHAINS[name]()
     sizes = dp.measure_sizes(pipe, 6)
-    for before, after in zip(pipe, CHAINS[name]().pad(sizes), strict=True):
+    chain = CHAINS[name]() if way == "by the sampler" else CHAINS[name]().transform(as_it_is)
+    for before, after in zip(pipe, chain.pad(sizes), strict=True):
         expect_padded(before, after, sizes[0], negative_end=0 if "sources" in name else 2)
         assert after.bucket == 0
         for masks, minibatch in ((before.masks, before), (after.masks, after)):
@@ -122,7 +135,8 @@ def expect_drawn(data, pipe: dp.Stage) -> None:
     if not minibatches:
         return
     (bucket,) = dp.measure_sizes(pipe, data.draw(st.integers(1, 2)), quantile=0.5)
-    for before, after in zip(minibatches, pipe.pad([bucket]), strict=True):
+    chain = pipe if data.draw(st.booleans()) else pipe.transform(as_it_is)
+    for before, after in zip(minibatches, chain.pad([bucket]), strict=True):
         expect_padded(before, after, bucket, after.bucket + 1)
         assert dp.MiniBatch.from_message(after.to_message()).digest() == after.digest()
 
@@ -160,6 +174,46 @@ def test_with_the_mask_norms_and_pooling_see_real_rows_only():
         normed = (x - mean) / (((x - mean) ** 2 * m).sum(0) / m.sum() + 1e-5).sqrt()
         torch.testing.assert_close(normed[m[:, 0]], torch.nn.BatchNorm1d(3)(plain).detach())
         torch.testing.assert_close((x * m).sum(0) / m.sum(), plain.mean(0))
+
+
+@LAYERS
+def test_a_sampler_that_knows_the_buckets_gives_the_same(name):
+    sizes = dp.measure_sizes(CHAINS[name](), 6, quantile=0.5, buckets=3)
+    sizes = sizes[:2]
+    expected = digests(CHAINS[name]().transform(as_it_is).pad(sizes))
+    assert digests(CHAINS[name]().pad(sizes)) == expected
+    buckets = [minibatch.bucket for minibatch in CHAINS[name]().pad(sizes)]
+    assert all(number >= 0 for number in buckets)
+    pipe = CHAINS[name]().pad(sizes)
+    assert digests(pipe.replaced(dp.Padder, lambda stage: stage)) == expected
+    assert dp.measure_sizes(pipe, 6) == dp.measure_sizes(CHAINS[name](), 6)
+
+
+def test_large_minibatches_are_the_same_for_any_threads_and_any_way():
+    graph = dp.CSCGraph(*map(torch.from_numpy, random_graph(3_000, 60_000, rng_seed=2)))
+
+    def chain(frontier: str) -> dp.Stage:
+        return dp.ItemSampler(dp.ItemSet(3_000), 900, seed=1).sample_neighbor(graph, [9, 10], frontier=frontier)
+
+    for frontier in ("all", "new"):
+        sizes = dp.measure_sizes(chain(frontier), 4, buckets=2)
+        expected = digests(chain(frontier).transform(as_it_is).pad(sizes))
+        assert_no_bit_changes(lambda frontier=frontier, sizes=sizes: chain(frontier).pad(sizes))
+        assert digests(chain(frontier).pad(sizes)) == expected
+
+
+class Backwards(dp.NeighborSampler):
+    """A sampler of a user, with an order of seeds of its own."""
+
+    def sample(self, seeds, rng, trees=None):
+        return super().sample(seeds.flip(0), rng, trees)
+
+
+def test_a_sampler_of_a_user_is_padded_too():
+    pipe = Backwards(items(), small_graph(), [3, 2])
+    sizes = dp.measure_sizes(pipe, 6)
+    for before, after in zip(pipe, pipe.pad(sizes), strict=True):
+        expect_padded(before, after, sizes[0])
 
 
 def test_workers_and_threads_change_no_bit():
@@ -339,6 +393,8 @@ def test_what_is_refused(refuses):
         refuses(ValueError, stage.transform, padded)
     refuses(ValueError, pipe.pad, [BUCKET, BUCKET])
     refuses(ValueError, pipe.pad, [BUCKET, {**BUCKET, "seeds": 5}])
+    with refused(MemoryError, stage="pad", found="nodes needs", allowed="are left by"):
+        pipe.pad([BUCKET, {**BUCKET, "nodes": [12, 20, 2**50]}])
     given = first(pipe)
     refuses(ValueError, pipe.pad([BUCKET]).transform, given.replace(labels=torch.zeros(4, dtype=torch.uint8)))
     refuses(ValueError, pipe.pad([BUCKET]).transform, given.replace(blocks=[]))

@@ -31,7 +31,7 @@ def sample(graph, seeds, fanouts, groups: _core.Groups | None = None, **options:
 
 def edges_by_group(found) -> list[set[tuple[int, int, int]]]:
     """The (source, destination, edge id) of all hops, of each group."""
-    (nodes,), _, hops, (groups,) = found
+    (nodes,), _, hops, (groups,), _ = found
     edges: list[set[tuple[int, int, int]]] = [set() for _ in range(int(groups.max()) + 1)]
     for ((indptr, indices, edge_ids, _),) in hops:
         destinations = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))

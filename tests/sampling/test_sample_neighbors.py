@@ -42,7 +42,7 @@ def topology_of(indptr, indices, edge_ids=None) -> _core.Topology:
 
 def sample_neighbors(request: Request, *, direct_limit: int = DIRECT, want_edge_ids: bool = True):
     """Return nodes, compacted seeds and the block of each hop."""
-    (nodes,), (compacted_seeds,), hops, _ = _core.sample_neighbors(
+    (nodes,), (compacted_seeds,), hops, *_ = _core.sample_neighbors(
         topology_of(*request.graph, request.edge_ids),
         [(0, int64s(request.seeds))],
         sampled=[0],

@@ -62,7 +62,7 @@ def sample(request: Request, *, direct_limit: int = DIRECT, num_threads: int = 1
     names, edge_types = sorted(request.graph.num_nodes), sorted(request.graph.relations)
     sampled = [i for i, of in enumerate(edge_types) if any(fanout.get(of, 0) != 0 for fanout in request.fanouts)]
     seeds = ids_by_type(request)
-    nodes, local, hops, _ = _core.sample_neighbors(
+    nodes, local, hops, *_ = _core.sample_neighbors(
         topology_of(request.graph),
         [(names.index(name), int64s(ids)) for name, ids in seeds.items()],
         sampled=sampled,

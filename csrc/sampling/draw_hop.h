@@ -93,7 +93,7 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
   for (const Range range : ranges) num_turns += turns_of(range);
   // The offsets of a turn count from its begin; the loop below adds the picks of the turns before it.
   parallel_for(num_turns, std::min(threads, kMostDrawers), [&](std::int64_t turn) {
-    const auto [begin, end] = columns_of(turn);
+    const std::int64_t begin = columns_of(turn).begin, end = columns_of(turn).end;
     std::int64_t total = 0;
     const auto row_of = [&](std::int64_t d) __attribute__((always_inline)) {
       if (d + kDistance < end) prefetch(columns.row(d + kDistance));

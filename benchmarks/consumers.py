@@ -69,25 +69,41 @@ class Steps:
     STEPS_AHEAD = 2
     NUM_CLASSES = 47
 
-    def __init__(self, num_nodes: int, row_width: int, hidden: int, num_layers: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        num_nodes: int,
+        row_width: int,
+        hidden: int,
+        num_layers: int,
+        device: torch.device,
+        **of_optimizer: Any,
+    ) -> None:
         torch.manual_seed(0)
         self._model = GraphSAGE([row_width, *[hidden] * (num_layers - 1), self.NUM_CLASSES]).to(device)
         self._labels = torch.randint(self.NUM_CLASSES, (num_nodes,), device=device)
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3, **of_optimizer)
         self._events: deque[torch.cuda.Event] = deque()
 
     def step(self, rows: Tensor, blocks: Sequence[Any], seeds: Tensor) -> None:
         """Train one step."""
+        self.learn(rows, blocks, self._labels[seeds])
+        if rows.is_cuda:
+            self.keep_pace()
+
+    def learn(self, rows: Tensor, blocks: Sequence[Any], labels: Tensor) -> None:
+        """Change the model by one step."""
         h = self._model(rows, blocks)
         self._optimizer.zero_grad()
-        F.cross_entropy(h, self._labels[seeds]).backward()
+        F.cross_entropy(h, labels).backward()
         self._optimizer.step()
-        if h.is_cuda:
-            event = torch.cuda.Event()
-            event.record()
-            self._events.append(event)
-            if len(self._events) > self.STEPS_AHEAD:
-                self._events.popleft().synchronize()
+
+    def keep_pace(self) -> None:
+        """Note the end of a step on the GPU, and wait for the one STEPS_AHEAD before it."""
+        event = torch.cuda.Event()
+        event.record()
+        self._events.append(event)
+        if len(self._events) > self.STEPS_AHEAD:
+            self._events.popleft().synchronize()
 
     def finish(self) -> None:
         """Wait until the GPU has done all steps."""

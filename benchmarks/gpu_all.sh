@@ -4,7 +4,8 @@
 #   1 tests     6 min  the tests marked gpu, several at once
 #   2 copies    9 min  uva.py, gpu_end_to_end.py and gpu_copy.py, on 1M nodes, 20M edges, 128 floats a node
 #   3 training  6 min  training.py with the model on the GPU, on 1M nodes, 20M edges, 100 floats a node
-#   4 products  5 min  products_size.py: epochs on 2.4M nodes, 124M edges, 100 floats a node
+#   4 captured  9 min  gpu_captured.py: steps of fixed shapes, on 1M nodes, 20M edges, 128 floats a node
+#   5 products  5 min  products_size.py: epochs on 2.4M nodes, 124M edges, 100 floats a node
 #
 # Run: bash benchmarks/gpu_all.sh PIECE...    with a GPU; a piece's name or number, or all
 #      bash benchmarks/gpu_all.sh --try       without: the same steps on a small graph, to try the script
@@ -47,6 +48,12 @@ piece_training() {
     graph 1000000 20000000 100
     step training 340 "$PYTHON" benchmarks/training.py --device "$on" --graph "$folder" --parts steps,consumer \
         --json "$steps/training.json" "${how[@]}"
+}
+
+piece_captured() {
+    graph 1000000 20000000 128
+    step gpu_captured 360 "$PYTHON" benchmarks/gpu_captured.py --device "$on" --graph "$folder" \
+        --json "$steps/gpu_captured.json" "${few[@]}"
 }
 
 piece_products() {

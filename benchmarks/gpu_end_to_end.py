@@ -24,6 +24,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ WAYS = ("UVA", "features on the GPU", "CPU fetch and copy")
 
 
 def main() -> None:
-    args = arguments()
+    args = arguments(__doc__)
     if args.device == "cuda" and lacks_gpu("gpu_end_to_end"):
         return
     device = torch.device(args.device)
@@ -78,8 +79,8 @@ def main() -> None:
     report_parts({"sampling alone": sampling_alone, **parts}, args.json, known)
 
 
-def arguments() -> argparse.Namespace:
-    options = parser(__doc__ or "")
+def arguments(doc: str | None) -> argparse.Namespace:
+    options = parser(doc or "")
     options.set_defaults(repeats=5)
     options.add_argument("--workers", type=int, default=min(8, (os.cpu_count() or 2) // 2), help="worker processes")
     options.add_argument("--hidden", type=int, default=256, help="width of the model")
@@ -90,11 +91,15 @@ def arguments() -> argparse.Namespace:
 
 
 class Bench:
-    """The chains."""
+    """The chains; with `bucket`, minibatches are padded."""
 
-    def __init__(self, graph: dp.CSCGraph, rows: np.ndarray, device: torch.device, args: argparse.Namespace) -> None:
+    def __init__(
+        self, graph: dp.CSCGraph, rows: np.ndarray, device: torch.device, args: argparse.Namespace, bucket: Any = None
+    ) -> None:
         items = dp.ItemSampler(dp.ItemSet(graph.num_nodes), args.batch_size, shuffle=True, seed=1)
         self.sampled = items.sample_neighbor(graph, FANOUTS)
+        if bucket is not None:
+            self.sampled = self.sampled.pad(bucket)
         self._rows, self._device = torch.from_numpy(rows), device
 
     def staying(self) -> list[dp.MiniBatch]:
@@ -109,18 +114,21 @@ class Bench:
         if name == "CPU fetch and copy":
             return self._fetched_first(dp.TensorFeature(self._rows, stored_as=stored_as))
         if name == "features on the GPU":
-            return self._copied_first(dp.TensorFeature(self._rows.to(self._device), stored_as=stored_as))
+            return self.with_feature(dp.TensorFeature(self._rows.to(self._device), stored_as=stored_as))
         pinned = dp.TensorFeature(self._rows.clone(), stored_as=stored_as)
-        return self._copied_first(pinned.pin_memory_() if self._device.type == "cuda" else pinned)
+        return self.with_feature(pinned.pin_memory_() if self._device.type == "cuda" else pinned)
 
-    def _fetched_first(self, feature: dp.TensorFeature) -> dp.Stage:
+    def _fetched_first(self, feature: dp.Feature) -> dp.Stage:
         return self.sampled.fetch_feature(_store(feature), ["feat"]).copy_to(self._device)
 
-    def _copied_first(self, feature: dp.TensorFeature) -> dp.Stage:
+    def with_feature(self, feature: dp.Feature) -> dp.Stage:
+        """Return the chain that reads a feature where it lies, if the device can."""
+        if isinstance(feature, dp.DiskFeature):
+            return self._fetched_first(feature)
         return self.sampled.copy_to(self._device).fetch_feature(_store(feature), ["feat"])
 
 
-def _store(feature: dp.TensorFeature) -> dp.FeatureStore:
+def _store(feature: dp.Feature) -> dp.FeatureStore:
     return dp.FeatureStore({("node", None, "feat"): feature})
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def failure(step: dict[str, Any]) -> str:
 
 
 def rows_of(name: str, piece: Piece) -> Iterator[Row]:
-    asked = {"tests": tests_rows, "copies": copies_rows, "parts": parts_rows}
+    asked = {"tests": tests_rows, "copies": copies_rows, "captured": captured_rows, "parts": parts_rows}
     if name in asked:
         yield from asked[name](piece)
     if name in ("tests", "parts"):
@@ -111,7 +111,10 @@ def tests_rows(piece: Piece) -> Iterator[Row]:
         yield what, "pass", met(piece, False if failed else passed or None), seen or "no such test"
 
 
-def copies_rows(piece: Piece) -> Iterator[Row]:
+def asked_of(piece: Piece) -> Callable[..., Row]:
+    """Return a function that makes the row of a ratio, with what is asked of it."""
+    figures = {key: value for step in piece["steps"].values() for key, value in step["figures"].items()}
+
     def ratio(what: str, key: str, *, least: float | None = None, most: float = 0.0) -> Row:
         value = figures.get(key)
         asked = f"<= {most:.2f} x" if least is None else f">= {least:.2f} x"
@@ -119,7 +122,19 @@ def copies_rows(piece: Piece) -> Iterator[Row]:
             return what, asked, met(piece, None), "not measured"
         return what, asked, met(piece, value <= most if least is None else value >= least), f"{value:.3f}"
 
-    figures = {key: value for step in piece["steps"].values() for key, value in step["figures"].items()}
+    return ratio
+
+
+def captured_rows(piece: Piece) -> Iterator[Row]:
+    ratio = asked_of(piece)
+    for way in ("features on the GPU", "float16 by UVA"):
+        for most, what in ((1.1, "ratio to alone"), (1.0, "ratio to the eager model alone")):
+            key = f"256 wide: {way}: captured step, {what}"
+            yield ratio(key, key, most=most)
+
+
+def copies_rows(piece: Piece) -> Iterator[Row]:
+    ratio = asked_of(piece)
     yield ratio(
         "UVA, rows of 512 B, 8 SMs' worth of threads (16,384)",
         f"UVA, rows of 512 B, 16384 threads: {OF_COPY}",

@@ -127,7 +127,8 @@ class DataLoader(StreamStage):
         graph.refuse_reused_memory("data_loader")
         self._plan = rewrite(graph, self.options)
         self._clock = StageClock()
-        self._watch = Watch(self._plan.find(Workers))
+        buckets = [len(stage.sizes) for stage in graph.find(Padder)]
+        self._watch = Watch(self._plan.find(Workers), num_buckets=buckets[0] if buckets else None)
         self.window = max([stage.window for stage in self._plan.find(StreamStage)], default=1)
         self.options.log_unused()
         self._look = LookForLeaks(graph)
@@ -193,11 +194,10 @@ class DataLoader(StreamStage):
 
     def _padding(self, counts: Mapping[int, int]) -> dict[str, float]:
         """Return {in words: number of minibatches}, given {number of a bucket: number of minibatches}."""
-        padders = StageGraph(self.source).find(Padder)
-        last = len(padders[0].sizes) if padders else max(counts) + 1
         named: Counter[str] = Counter()
         for bucket, count in sorted(counts.items()):
-            named[f"minibatches of bucket {bucket}" if bucket < last else "minibatches beyond the last bucket"] += count
+            is_beyond = self._watch.is_beyond(bucket)
+            named["minibatches beyond the last bucket" if is_beyond else f"minibatches of bucket {bucket}"] += count
         return {name: float(count) for name, count in named.items()}
 
     def trace(self, path: str | Path) -> None:

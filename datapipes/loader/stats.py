@@ -6,17 +6,21 @@ import math
 import os
 import resource
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from datapipes.base.checks import aligned, one_line
 from datapipes.base.clock import StageClock
+from datapipes.base.log import users_frame
 from datapipes.base.progress import working
 from datapipes.chain.streams import close_stream
 from datapipes.loader.bottleneck import Bottleneck, find_bottleneck
 from datapipes.loader.facts import CONSUMER, NO_STAGES, Facts, Sample
 from datapipes.loader.workers.workers import Workers
 from datapipes.minibatch import MiniBatch
+
+JUDGED_MINIBATCHES = 20  # before that, nothing is said about the buckets of `pad`
 
 COUNTS = {  # {row: {count: its description}}
     "channel": {
@@ -124,15 +128,35 @@ class Watch:
 
     MOST_SAMPLES = 256
 
-    def __init__(self, workers: Iterable[Workers]) -> None:
+    def __init__(self, workers: Iterable[Workers], num_buckets: int | None) -> None:
         names = "calls seconds start_seconds latest_start_seconds begun watched_seconds processor_seconds idle_seconds"
         self.epochs = dict.fromkeys(names.split(), 0.0)
         self.samples: list[Sample] = []
         self.padding: Counter[int] = Counter()
+        self._num_buckets, self._num_beyond, self._has_warned = num_buckets, 0, False
         self._workers = workers
         self._every_s = 0.25
         self._looked = (0.0, 0.0, 0.0)  # time of the last look; processor time of this process and idle time then
         self.next_look = math.inf  # when the next look is due
+
+    def is_beyond(self, bucket: int) -> bool:
+        """Return whether a number stands for a multiple of the last bucket. False if the chain has no `pad`."""
+        return self._num_buckets is not None and bucket >= self._num_buckets
+
+    def count_padded(self, bucket: int) -> None:
+        """Count a minibatch, and warn once if most of them are beyond the last bucket."""
+        self.padding[bucket] += 1
+        if not self.is_beyond(bucket):
+            return
+        self._num_beyond += 1
+        total = self.padding.total()
+        if not self._has_warned and total >= JUDGED_MINIBATCHES and 2 * self._num_beyond > total:
+            self._has_warned = True
+            text = (
+                f"data_loader: {self._num_beyond} of {total} minibatches are larger than the last bucket of pad, and "
+                "have shapes of their own. Give pad what dp.measure_sizes finds for this chain."
+            )
+            warnings.warn(text, UserWarning, stacklevel=users_frame()[0])  # the loop over the loader
 
     def begin(self) -> None:
         """Begin to watch the processes. Called when the first minibatch of an epoch has come."""
@@ -221,7 +245,7 @@ class Delivered(Iterator[MiniBatch]):
         epochs["calls"] += 1
         epochs["seconds"] += now - began
         if minibatch.bucket is not None:
-            self._watch.padding[minibatch.bucket] += 1
+            self._watch.count_padded(minibatch.bucket)
         if now >= self._watch.next_look:
             self._watch.look(now)
         return minibatch

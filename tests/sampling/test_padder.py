@@ -1,6 +1,7 @@
 """Padder: padding is where the twin has it, changes no value of a real row, and gives few shapes."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -263,6 +264,18 @@ def test_the_loader_counts_the_minibatches_of_each_bucket():
             assert digests(loader) == digests(sampled().pad(sizes))
             assert loader.stats()["padding"] == expected
             assert all(f"{count} {name}" in str(loader.stats()) for name, count in expected.items())
+
+
+def test_the_loader_warns_once_if_most_minibatches_are_beyond_the_last_bucket():
+    fitting, tiny = dp.measure_sizes(sampled(), 6), [{"seeds": 2, "nodes": [2, 2, 2], "edges": [1, 1]}]
+    for sizes, warned in ((fitting, 0), (tiny, 1)):
+        with warnings.catch_warnings(record=True) as caught, dp.DataLoader(sampled().pad(sizes)) as loader:
+            warnings.simplefilter("always")
+            for _ in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), 60):
+                pass
+        texts = [str(each.message) for each in caught if "bucket" in str(each.message)]
+        assert len(texts) == warned
+        assert not warned or "data_loader: 20 of 20 minibatches are larger than the last bucket" in texts[0]
 
 
 def test_buckets_split_minibatches_so_that_there_is_least_padding():

@@ -141,7 +141,7 @@ def asked_of_cuda(name: str, minibatches: Any, step: Captured) -> Figures:
         for minibatch in itertools.islice(minibatches, TRACED):
             step(minibatch)
         step.finish()
-    calls = [each for each in profiler.profiler.kineto_results.events() if each.name().startswith("cuda")]
+    calls = [each for each in profiler.profiler.kineto_results.events() if each.name().startswith(("cuda", "cuLaunch"))]
     training = {each.start_thread_id() for each in calls if each.name() == "cudaGraphLaunch"}
     others = [each for each in calls if each.start_thread_id() not in training]
     return {

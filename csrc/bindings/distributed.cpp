@@ -129,7 +129,7 @@ class AnyHopsOverParts {
   py::tuple finish() {
     return std::visit(
         [&](auto& hops) {
-          auto found = without_gil([&] {  // or a thread that makes Python objects would hold the lock
+          auto found = without_gil([&] {  // who holds the lock must not wait for the GIL, as making Python objects would
             const std::lock_guard lock(mutex_);
             return hops->finish();
           });

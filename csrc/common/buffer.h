@@ -42,8 +42,9 @@ class Buffer {
   const T& operator[](std::int64_t i) const { return data()[i]; }
   std::span<const T> first(std::int64_t count) const { return {data(), static_cast<std::size_t>(count)}; }
 
-  // At most the size that it was made with: the memory stays, only the visible length changes.
+  // At most the capacity: the memory stays, only the visible length changes.
   void resize(std::int64_t size) { size_ = size; }
+  std::int64_t capacity() const { return static_cast<std::int64_t>(block_.bytes / sizeof(T)); }
 
  private:
   Block block_;

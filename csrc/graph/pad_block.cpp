@@ -31,7 +31,8 @@ std::int64_t checked_rows(const Layers& layers) {
   for (std::size_t i = 0; i < layers.nodes.size(); ++i)
     if (layers.nodes[i] < 0 || layers.places[i] < layers.nodes[i] || layers.rows[i] < layers.nodes[i])
       throw std::invalid_argument("pad: layer " + std::to_string(i) + " has " + std::to_string(layers.nodes[i]) + " nodes for " +
-                                  std::to_string(layers.rows[i]) + " rows; it needs a row for each. Use larger sizes.");
+                                  std::to_string(layers.places[i]) + " places and " + std::to_string(layers.rows[i]) +
+                                  " rows; it needs one of each. Use larger sizes.");
   return sum(layers.rows);
 }
 

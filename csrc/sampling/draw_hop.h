@@ -93,7 +93,8 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
   for (const Range range : ranges) num_turns += turns_of(range);
   // The offsets of a turn count from its begin; the loop below adds the picks of the turns before it.
   parallel_for(num_turns, std::min(threads, kMostDrawers), [&](std::int64_t turn) {
-    const std::int64_t begin = columns_of(turn).begin, end = columns_of(turn).end;
+    const Range of_turn = columns_of(turn);
+    const std::int64_t begin = of_turn.begin, end = of_turn.end;
     std::int64_t total = 0;
     const auto row_of = [&](std::int64_t d) __attribute__((always_inline)) {
       if (d + kDistance < end) prefetch(columns.row(d + kDistance));
@@ -123,9 +124,9 @@ HopPlan<Columns> plan_hop(const char* op, const RowView<Id>& graph, const Column
         return count;
       };
       int count = read(begin, rows[0]);
-      for (std::int64_t d = begin, turn = 0; d < end; d += kTogether, ++turn) {
-        const int next = d + kTogether < end ? read(d + kTogether, rows[(turn + 1) % 2]) : 0;
-        policy.plan_block(rows[turn % 2], count, plans);
+      for (std::int64_t d = begin, block = 0; d < end; d += kTogether, ++block) {
+        const int next = d + kTogether < end ? read(d + kTogether, rows[(block + 1) % 2]) : 0;
+        policy.plan_block(rows[block % 2], count, plans);
         for (int i = 0; i < count; ++i) put(d + i, plans[i]);
         count = next;
       }

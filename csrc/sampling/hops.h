@@ -51,7 +51,6 @@ struct CompactedHop {
   Buffer<Id> indices;
   Buffer<std::int64_t> edge_ids;
   std::int64_t num_src = 0;
-  std::int64_t room = 0;  // edges for which `indices` and `edge_ids` have memory
 };
 
 template <class Id>
@@ -157,7 +156,7 @@ class Hops {
       check_hop_room(room, layout, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_, kKeys);
       held_ += num_picks + num_dst_[dst];
       const std::int64_t space = std::max(num_picks, room_);
-      CompactedHop<Id> block{.indptr = {}, .indices = Buffer<Id>(space), .edge_ids = {}, .num_src = 0, .room = space};
+      CompactedHop<Id> block{.indptr = {}, .indices = Buffer<Id>(space), .edge_ids = {}, .num_src = 0};
       block.indices.resize(num_picks);
       if (request_.want_edge_ids) {
         block.edge_ids = Buffer<std::int64_t>(space);
@@ -205,14 +204,14 @@ class Hops {
   // Leaves the rows of padding behind the nodes that the last hop found.
   void end_layer() {
     if (!layers_) return;
-    for (std::size_t type = 0; type < numberings_.size(); ++type) layers_->end_layer(type, numberings_[type].count());
-    layers_->guess_bucket();
-    for (std::size_t type = 0; type < numberings_.size(); ++type)
-      numberings_[type].skip_to(layers_->begin_layer(type), kMostLocalIds<Id>);
+    std::vector<std::int64_t> counts;
+    for (const auto& numbering : numberings_) counts.push_back(numbering.count());
+    const auto begins = layers_->end_layer(counts);
+    for (std::size_t type = 0; type < numberings_.size(); ++type) numberings_[type].skip_to(begins[type], kMostLocalIds<Id>);
   }
 
   static CompactedHop<Id> empty_block(std::int64_t num_dst) {
-    CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}, .num_src = 0, .room = 0};
+    CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}, .num_src = 0};
     std::fill_n(block.indptr.data(), num_dst + 1, std::int64_t{0});
     return block;
   }

@@ -1,6 +1,6 @@
 // id_map.h: global node id -> local id, numbered by first occurrence.
 //   A node type of up to `direct_limit` nodes uses a table of 4 bytes per node. A larger type uses a hash table with at most 4
-//   slots for each node that the largest minibatch could have found (one per pick, or all nodes if these are fewer); a slot
+//   slots for each local id that the largest minibatch could have had (one per pick, or all nodes if these are fewer); a slot
 //   has 8 bytes for int32 ids and 16 for int64. A slot holds base + local id. Each minibatch starts with a base above
 //   every value written before, so older entries read as absent and nothing is cleared. The memory is kept for the next
 //   minibatch.

@@ -1,8 +1,7 @@
 // numbering.h: the local ids of one node type in one minibatch, by first occurrence.
 //   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, in one call or several. Local ids may be
-//   left out, as gaps for padding: skip_to(). With the first
-//   ids it borrows an id map from the shelf, direct up to `direct_limit` nodes, hashed beyond. A type without nodes in the
-//   minibatch takes no memory.
+//   left out, as gaps for padding: skip_to(). With the first ids it borrows an id map from the shelf, direct up to
+//   `direct_limit` nodes, hashed beyond. A type without nodes in the minibatch takes no memory.
 // The caller has checked that the ids are in [0, num_nodes). Throws std::length_error (ValueError) past 2^32 - 1 nodes,
 // or past the caller's bound.
 // Touches no Python object.
@@ -40,7 +39,8 @@ class Numbering {
     return ranges_;
   }
 
-  // The next local id is `place`, if it is not larger already.
+  // Leaves out the local ids below `place` that are not given out yet. Until finish() they have the node 0, which may be
+  // read as any other.
   void skip_to(std::int64_t place, std::int64_t most) {
     if (place <= count_) return;
     check_local_ids(place, most);

@@ -32,7 +32,7 @@ std::optional<std::size_t> bucket_of(const std::vector<std::vector<CompactedHop<
 template <class Id>
 void add_edges(CompactedHop<Id>& block, std::int64_t num_edges, bool has_ids) {
   const std::int64_t count = block.indices.size();
-  if (block.room < num_edges) {  // no hop drew it
+  if (block.indices.capacity() < num_edges) {  // nothing was drawn, or the guess at this hop had fewer edges
     Buffer<Id> indices(num_edges);
     std::copy_n(block.indices.data(), count, indices.data());
     block.indices = std::move(indices);
@@ -93,7 +93,7 @@ std::optional<std::size_t> pad_hops(std::vector<std::vector<CompactedHop<Id>>>& 
   }
   for (std::size_t type = 0; type < found.nodes.size(); ++type) {
     const Layers of = layers_of(type, hops.size() + 1);
-    if (is_in_place) {
+    if (is_in_place) {  // the groups of gaps are 0 already, as their keys are
       Id* row = found.nodes[type].data();
       for (std::size_t layer = 0; layer < of.nodes.size(); row += of.rows[layer++])
         std::fill(row + of.nodes[layer], row + of.rows[layer], Id{-1});

@@ -49,27 +49,23 @@ void Padding::check(std::size_t num_types, std::size_t num_hops, std::size_t num
 }
 
 PaddedLayers::PaddedLayers(const Padding& padding, std::span<const std::int64_t> num_seeds, std::size_t num_types)
-    : padding_(padding), num_seeds_(num_seeds), nodes_(num_types), places_(num_types), begin_(num_types, 0), is_new_(num_types) {}
+    : padding_(padding), num_seeds_(num_seeds), nodes_(num_types), places_(num_types), begin_(num_types, 0) {}
 
-void PaddedLayers::end_layer(std::size_t type, std::int64_t count) {
-  const std::int64_t found = count - begin_[type];
-  begin_[type] = count;
-  is_new_[type] = nodes_[type].size() < guess().rows[type].size();
-  if (!is_new_[type]) return;
-  nodes_[type].push_back(found);
-  places_[type].push_back(found);
-}
-
-void PaddedLayers::guess_bucket() {
+std::vector<std::int64_t> PaddedLayers::end_layer(std::span<const std::int64_t> counts) {
+  const std::size_t num_types = counts.size();
+  std::vector<bool> has_rows(num_types);  // a type that no hop finds has one layer
+  for (std::size_t type = 0; type < num_types; ++type) {
+    has_rows[type] = nodes_[type].size() < guess().rows[type].size();
+    if (has_rows[type]) nodes_[type].push_back(counts[type] - begin_[type]);
+  }
   while (guess_ + 1 < padding_.buckets.size() && !fits(guess_)) ++guess_;
-}
-
-std::int64_t PaddedLayers::begin_layer(std::size_t type) {
-  if (!is_new_[type]) return begin_[type];
-  const std::int64_t rows = guess().rows[type][nodes_[type].size() - 1],
-                     gap = std::max<std::int64_t>(0, rows - places_[type].back());
-  places_[type].back() += gap;
-  return begin_[type] += gap;
+  for (std::size_t type = 0; type < num_types; ++type) {
+    if (!has_rows[type]) continue;
+    const std::int64_t found = nodes_[type].back();
+    places_[type].push_back(std::max(found, guess().rows[type][nodes_[type].size() - 1]));
+    begin_[type] += places_[type].back();
+  }
+  return begin_;
 }
 
 bool PaddedLayers::fits(std::size_t bucket) const {

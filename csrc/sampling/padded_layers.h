@@ -29,10 +29,8 @@ class PaddedLayers {
   // `num_seeds`: of each type of seeds. The arguments must stay where they are.
   PaddedLayers(const Padding& padding, std::span<const std::int64_t> num_seeds, std::size_t num_types);
 
-  // For each type, with the number of its local ids so far. Then guess_bucket() for all types.
-  void end_layer(std::size_t type, std::int64_t count);
-  void guess_bucket();
-  std::int64_t begin_layer(std::size_t type);  // the first local id of the next layer
+  // Ends the layer of all types, given the number of local ids of each so far. Returns where the next layer of each begins.
+  std::vector<std::int64_t> end_layer(std::span<const std::int64_t> counts);
   std::int64_t num_edges(std::size_t hop, std::size_t relation) const { return guess().edges[hop][relation]; }
 
   // Whether a bucket has rows for the seeds, and for the nodes so far, and one more of each.
@@ -49,7 +47,6 @@ class PaddedLayers {
   std::size_t guess_ = 0;
   std::vector<std::vector<std::int64_t>> nodes_, places_;
   std::vector<std::int64_t> begin_;  // of each type: the first local id of the layer
-  std::vector<bool> is_new_;         // of each type: whether the bucket has rows for the layer that ended
 };
 
 }  // namespace datapipes

@@ -1,4 +1,4 @@
-// range.h: places [begin, end) of the nodes of a minibatch. Padding leaves gaps between ranges (pad_hops.h).
+// range.h: places [begin, end) of the nodes of a minibatch. Padding leaves gaps between ranges (padded_layers.h).
 #pragma once
 
 #include <cstddef>

@@ -113,12 +113,7 @@ void layers_leave_the_rows_of_the_bucket_that_fits_so_far() {
   const Padding padding({{{3}, {{3, 5, 7}, {4}}, {{9}, {9}}}, {{3}, {{4, 9, 9}, {5}}, {{20}, {20}}}});
   const Ints num_seeds{2};
   PaddedLayers layers(padding, num_seeds, 2);
-  const auto end = [&](std::int64_t first, std::int64_t second) {
-    layers.end_layer(0, first);
-    layers.end_layer(1, second);
-    layers.guess_bucket();
-    return Ints{layers.begin_layer(0), layers.begin_layer(1)};
-  };
+  const auto end = [&](std::int64_t first, std::int64_t second) { return layers.end_layer(Ints{first, second}); };
   CHECK(end(2, 1) == Ints({3, 4}));
   CHECK(layers.num_edges(0, 0) == 9);
   CHECK(end(3 + 5, 4) == Ints({3 + 9, 4}));  // only the second bucket has a row more than 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -47,7 +47,8 @@ class Evaluator:
                 loop.close()
             return left_loop(graph.find(QueuesOnStreams), minibatch)
         made: dict[int, MiniBatch] = {}
-        self._record_drop(self._run_stages(_stages_after_replay(graph, made, epoch, index), made, epoch, index))
+        stages = _stages_after_replay(graph, made, epoch, index)
+        self._record_drop(self._run_stages(stages, made, epoch, index, graph._made_for_reader))
         return made.get(id(graph.root))
 
     async def minibatch_async(self, graph: StageGraph[Any], epoch: int, index: int) -> MiniBatch | None:
@@ -65,7 +66,7 @@ class Evaluator:
             if dropped_by is None and awaited:
                 dropped_by = await self._run_stages_async(stages, made, epoch, index)
             elif dropped_by is None:
-                dropped_by = await off_loop(self._run_stages, [*stages], made, epoch, index)
+                dropped_by = await off_loop(self._run_stages, [*stages], made, epoch, index, graph._made_for_reader)
         self._record_drop(dropped_by)
         return made.get(id(graph.root))
 
@@ -85,16 +86,23 @@ class Evaluator:
         return made
 
     def _run_stages(
-        self, stages: Iterable[StageBase], made: dict[int, MiniBatch], epoch: int, index: int
+        self,
+        stages: Iterable[StageBase],
+        made: dict[int, MiniBatch],
+        epoch: int,
+        index: int,
+        made_for_reader: Mapping[int, Callable[..., Any]],
     ) -> StageBase | None:
         """Call the stages in order, and add each result to `made`. Return the stage that drops the minibatch. None: no
         stage drops it.
 
         Args:
             made: {id of a stage: its minibatch}, with the stages that were called before. It is changed in place.
+            made_for_reader: {id of a stage: what is called in its place}.
         """
         for stage in stages:
-            minibatch = self._call(stage, [made[id(source)] for source in stage._sources], epoch, index)
+            inputs = [made[id(source)] for source in stage._sources]
+            minibatch = self._call(stage, inputs, epoch, index, made_for_reader.get(id(stage)))
             if minibatch is None:
                 return stage
             made[id(stage)] = minibatch
@@ -119,21 +127,23 @@ class Evaluator:
         if dropped_by is not None:
             self._drops[self.calls.numbering.of(dropped_by).label] += 1
 
-    def _call(self, stage: Any, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
+    def _call(
+        self, stage: Any, inputs: list[MiniBatch], epoch: int, index: int, make: Callable[..., Any] | None = None
+    ) -> MiniBatch | None:
         """Return the result of one stage. None: the stage drops the minibatch.
 
         Args:
             inputs: the minibatch of each source of the stage; a carrier returns the only one unchanged.
             index: the global index of the minibatch.
+            make: what is called in place of the stage; see StageBase._made_for.
         """
         numbers = self.calls.numbering.of(stage)
         if not numbers.works:
             return inputs[0]  # a carrier passes minibatches on unchanged
         with Call(self.calls, numbers, epoch, index) as rng:
             if inputs:
-                return _checked(
-                    stage, stage._made_of(*[minibatch._with_key(rng) for minibatch in inputs]), inputs[0], rng
-                )
+                result = (make or stage._made_of)(*[minibatch._with_key(rng) for minibatch in inputs])
+                return _checked(stage, result, inputs[0], rng)
             minibatch: MiniBatch = stage.make_minibatch(rng)
             check_aligned(stage, minibatch, NOTHING)
             return minibatch

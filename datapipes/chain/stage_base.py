@@ -109,6 +109,17 @@ class StageBase(ABC):
         return self.name
 
     @property
+    def _pads_to(self) -> Any:
+        """The sizes to which this stage pads, for the stage before it; None: it pads nothing, or in its own way."""
+        return None
+
+    def _made_for(self, reader: StageBase) -> Callable[..., Any] | None:
+        """Return what is called in place of this stage if `reader` is the only stage that takes its minibatches: a
+        function like `transform` that makes part of what `reader` adds. None: there is no such function.
+        """
+        return None
+
+    @property
     def sources(self) -> tuple[StageBase, ...]:
         """The stages that this one takes minibatches from."""
         return self._sources

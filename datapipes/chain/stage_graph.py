@@ -90,6 +90,17 @@ class StageGraph(Generic[_S]):
         """Return how many stages take minibatches from `stage`."""
         return sum(source is stage for reader in self._walk for source in reader.sources)
 
+    @cached_property
+    def _made_for_reader(self) -> dict[int, Callable[..., Any]]:
+        """{id of a stage: what is called in its place, see StageBase._made_for}."""
+        found = {}
+        for reader in self._walk:
+            if reader._pads_to is None or self._num_readers(reader.sources[0]) != 1:
+                continue
+            if (make := reader.sources[0]._made_for(reader)) is not None:
+                found[id(reader.sources[0])] = make
+        return found
+
     def names(self) -> list[str]:
         """Return the functional names of the stages, in the order of the walk."""
         return [stage.name for stage in self._walk]

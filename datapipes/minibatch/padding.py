@@ -220,7 +220,8 @@ def padded(minibatch: Any, sizes: Sizes, rows: Sizes, bucket: int, negative_end:
 
 
 def with_padded_seeds(minibatch: Any, rows: Sizes, bucket: int, negative_end: str) -> Any:
-    """Return a minibatch with padding, given one whose blocks and nodes have it; `batch` has 0 for padding.
+    """Pad the seeds of a minibatch whose blocks, nodes and `batch` have their padding. In `batch` any valid row may
+    stand for padding; it becomes the last seed.
 
     Args:
         rows, bucket, negative_end: as for `padded`.
@@ -247,7 +248,8 @@ def with_padded_seeds(minibatch: Any, rows: Sizes, bucket: int, negative_end: st
 
         changes["compacted_seeds"] = _of_each(minibatch.compacted_seeds, local_seeds)
     if minibatch.batch is not None:
-        trees = _moved_trees([len(seeds) for seeds in by_type(minibatch.seeds).values()], [*lengths.values()])
+        seeds = by_type(minibatch.seeds)  # perhaps in another order
+        trees = _moved_trees([len(seeds[type_]) for type_ in lengths], [*lengths.values()])
         last = sum(lengths.values()) - 1
         changes["batch"] = _of_each(
             minibatch.batch, lambda node_type, tree: trees[tree].masked_fill_(nodes[node_type] == NO_ID, last)

@@ -7,9 +7,9 @@ The sampling itself is that of Neighborhoods (neighborhoods.py), from which Choi
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from datapipes import _core
@@ -18,9 +18,11 @@ from datapipes.base.rng import RngKey
 from datapipes.base.types import ends_of
 from datapipes.chain.asynchronous import hides_own, off_loop
 from datapipes.chain.stage import Stage
+from datapipes.chain.stage_base import StageBase
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.local_graph import LocalGraph
 from datapipes.minibatch import MiniBatch
 from datapipes.minibatch.message import by_type
 from datapipes.minibatch.padding import Sizes, Slot
@@ -45,8 +47,6 @@ class ChoiceSampler(Neighborhoods, Sampler):
 
     _samples_parts = True
     concurrency = CONCURRENCY
-    _padded_plan: HopPlan | None = None  # see _padding_to
-    _seed_types: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -79,27 +79,21 @@ class ChoiceSampler(Neighborhoods, Sampler):
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         ids, restored = self.seeds_of(minibatch)
         trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
-        if self._padded_plan is not None and by_type(minibatch.seeds).keys() == {*self._seed_types}:
-            graph: Any = self.graph
-            num_seeds = [len(by_type(minibatch.seeds)[type_]) for type_ in self._seed_types]
-            keys = self._padded_plan.keyed(self.rng_of(minibatch))
-            sampled = graph.hops(self._padded_plan, ids, *keys, trees, num_seeds)
-            made = self._filled_of(minibatch, restored(sampled), trees)
-            if sampled.bucket is not None:
-                made.bucket = -1 - sampled.bucket
-            return made
         more = () if trees is None else (trees,)
         return self._filled_of(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
 
-    def _padding_to(self, buckets: Sequence[Sizes]) -> ChoiceSampler | None:
-        """Return a copy of this stage for the Padder behind it: if a minibatch fits into a bucket, all of it but the
+    def _made_for(self, reader: StageBase) -> Callable[[MiniBatch], MiniBatch] | None:
+        """Return a `transform` for a Padder behind this stage: if a minibatch fits into a bucket, all of it but the
         seeds has the sizes of the bucket, and its `bucket` is -1 minus the number. This saves the copy that padding
         costs otherwise. None: the buckets have other layers, hops or types, or the minibatches of this stage are not
         made in one call of the core.
         """
+        buckets: list[Sizes] = reader._pads_to
         methods = ("transform", "transform_async", "sample", "sample_async", "filled")
         is_own = any(getattr(type(self), name) is not getattr(ChoiceSampler, name) for name in methods)
-        if is_own or self.graph._in_parts or self._form is not None:
+        if is_own or self.__dict__.keys() & {*methods} or self._form is not None:
+            return None
+        if type(self.graph).hops is not LocalGraph.hops:
             return None
         sources = {ends_of(edge_type)[0] for edge_type in self.plan.edge_types}
         layers = {
@@ -107,23 +101,35 @@ class ChoiceSampler(Neighborhoods, Sampler):
             for node_type in self.node_types
         }
         hops = [[Slot("edges", hop, edge_type) for edge_type in self.plan.edge_types] for hop in range(self.num_hops)]
-        known = {slot for slot in buckets[0] if slot.kind != "seeds"}
-        if known != {*itertools.chain(*layers.values(), *hops)}:
+        seeds = [slot for slot in buckets[0] if slot.kind == "seeds"]
+        if buckets[0].keys() != {*seeds, *itertools.chain(*layers.values(), *hops)}:
             return None
-        stage = copy.copy(self)
-        padding = _core.Padding(
+        plan = copy.copy(self.plan)
+        plan.padding = _core.Padding(
             [
                 (
-                    [rows for slot, rows in bucket.items() if slot.kind == "seeds"],
+                    [bucket[slot] for slot in seeds],
                     [[bucket[slot] for slot in slots] for slots in layers.values()],
                     [[bucket[slot] for slot in slots] for slots in hops],
                 )
                 for bucket in buckets
             ]
         )
-        stage._padded_plan = replace(self.plan, padding=padding)
-        stage._seed_types = tuple(slot.type_ for slot in buckets[0] if slot.kind == "seeds")
-        return stage
+        return functools.partial(self._padded, plan, [slot.type_ for slot in seeds])
+
+    def _padded(self, plan: HopPlan, seed_types: list[Any], minibatch: MiniBatch) -> MiniBatch:
+        seeds = by_type(minibatch.seeds)
+        if seeds.keys() != {*seed_types}:  # the Padder refuses it
+            return self.transform(minibatch)
+        ids, restored = self.seeds_of(minibatch)
+        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
+        graph: Any = self.graph
+        num_seeds = [len(seeds[type_]) for type_ in seed_types]
+        sampled = graph.hops(plan, ids, *plan.keyed(self.rng_of(minibatch)), trees, num_seeds)
+        made = self._filled_of(minibatch, restored(sampled), trees)
+        if sampled.bucket is not None:
+            made.bucket = -1 - sampled.bucket
+        return made
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return the result of `transform`; over a graph in parts, do not block the event loop."""

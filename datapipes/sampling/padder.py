@@ -1,8 +1,8 @@
 """Padder: gives all minibatches the shapes of a few buckets; `measure_sizes` finds buckets for a chain.
 
 docs/semantics.md, section 5.1, fixes where padding lies. The stage stands between the sampler and the feature fetch, so
-only ids are padded; rows of features for padding are zeros. If the stage before it is one of this package that samples
-a whole graph, that stage numbers the nodes with padding at once, and only the seeds are left to pad.
+only ids are padded; rows of features for padding are zeros. If it alone reads from a stage of this package that samples
+a whole graph, that stage numbers the nodes with padding at once (ChoiceSampler._made_for), and only the seeds are left.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from datapipes.minibatch.padding import (
     to_bucket,
     with_padded_seeds,
 )
-from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.sampler import (
     Sampler,
     all_known,
@@ -130,14 +129,10 @@ class Padder(MiniBatchTransformer):
             )
         for bucket in self._buckets:
             self._check_memory(bucket)
-        self._unpadded = source
-        sampler = source._padding_to(self._buckets) if isinstance(source, ChoiceSampler) else None
-        if sampler is not None:
-            self._sources = (sampler,)
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         self._refuse(minibatch)
-        if minibatch.bucket is not None:  # from a sampler that knows the buckets
+        if minibatch.bucket is not None:  # negative: from a sampler that knows the buckets
             number = -1 - minibatch.bucket
             made: MiniBatch = with_padded_seeds(minibatch, self._rows_of(number), number, self._negative_end)
             return made
@@ -163,6 +158,10 @@ class Padder(MiniBatchTransformer):
         multiple = max(-(-(size + needs_row(slot)) // bucket[slot]) for slot, size in sizes.items())
         number = len(self._buckets) + multiple - 2
         return self._padded(minibatch, sizes, self._rows_of(number), number)
+
+    @property
+    def _pads_to(self) -> list[Sizes] | None:
+        return self._buckets if type(self).transform is Padder.transform else None
 
     def _rows_of(self, number: int) -> Sizes:
         """Return the sizes of the bucket with a number, which may be a multiple of the last one."""
@@ -267,7 +266,7 @@ def _before_padding(where: str, pipe: Any) -> StageGraph[Stage]:
     graph: StageGraph[Stage] = StageGraph(pipe)
     for stage in graph:
         if stage._fills or stage._pads:
-            graph = StageGraph(stage._unpadded if isinstance(stage, Padder) else stage.source)
+            graph = StageGraph(stage.source)
             break
     graph.refuse_jumps(where)
     return graph

@@ -186,8 +186,74 @@ def test_a_sampler_that_knows_the_buckets_gives_the_same(name):
     buckets = [minibatch.bucket for minibatch in CHAINS[name]().pad(sizes)]
     assert all(number >= 0 for number in buckets)
     pipe = CHAINS[name]().pad(sizes)
-    assert digests(pipe.replaced(dp.Padder, lambda stage: stage)) == expected
     assert dp.measure_sizes(pipe, 6) == dp.measure_sizes(CHAINS[name](), 6)
+    assert first(pipe.source).bucket is None
+
+
+def test_a_padded_chain_is_rebuilt_over_other_stages():
+    sizes = dp.measure_sizes(sampled(), 6)
+    other = dp.ItemSampler(items().item_set, 4, shuffle=True, seed=8)
+    expected = digests(
+        other.sample_neighbor(small_graph(), [3, 2], return_edge_ids=True).transform(as_it_is).pad(sizes)
+    )
+    assert digests(sampled().pad(sizes).replaced(dp.ItemSampler, lambda _: other)) == expected
+    assert digests(sampled().pad(sizes).with_sources(sampled().replaced(dp.ItemSampler, lambda _: other))) == expected
+    for cut in ("pad", "sample_neighbor"):
+        with dp.DataLoader(sampled().pad(sizes), 2, worker_method="thread", cut=cut) as loader:
+            assert digests(loader) == digests(sampled().pad(sizes))
+
+
+def test_a_sampler_with_several_readers_gives_all_of_them_the_same_nodes():
+    sizes, pipe = dp.measure_sizes(sampled(), 6), sampled()
+
+    def both(plain: dp.MiniBatch, padded: dp.MiniBatch) -> dp.MiniBatch:
+        real = padded.input_nodes[padded.input_nodes >= 0]
+        assert torch.equal(real, plain.input_nodes)
+        return padded
+
+    joined = dp.MiniBatchTransformer([pipe, pipe.pad(sizes)], both)
+    assert digests(joined) == digests(sampled().pad(sizes))
+
+
+def test_a_sampler_with_methods_of_its_own_is_asked_by_them():
+    class OwnHops(dp.CSCGraph):
+        def hops(self, plan, seeds, keys, choice, trees=None):
+            return super().hops(plan, seeds.flip(0), keys, choice, trees)
+
+    graph = small_graph()
+    own_graph = OwnHops(graph.indptr, graph.indices)
+    pipe = items().sample_neighbor(own_graph, [3, 2])
+    sizes = dp.measure_sizes(pipe, 6)
+    assert digests(pipe.pad(sizes)) == digests(pipe.transform(as_it_is).pad(sizes))
+    changed = items().sample_neighbor(graph, [3, 2])
+    changed.sample = lambda seeds, rng: dp.NeighborSampler.sample(changed, seeds.flip(0), rng)
+    found = [minibatch.input_nodes for minibatch in changed.pad(sizes)]
+    assert all(map(torch.equal, found, [minibatch.input_nodes for minibatch in pipe.pad(sizes)]))
+
+
+def test_changed_weights_are_refused_behind_pad_too():
+    graph = small_graph()
+    graph.edge_attributes["w"] = torch.ones(graph.num_edges)
+    pipe = items().sample_neighbor(graph, [3, 2], prob_name="w")
+    sizes = dp.measure_sizes(pipe, 6)
+    graph.edge_attributes["w"][0] = 5.0
+    with pytest.raises(ValueError, match="changed in place"):
+        first(pipe.pad(sizes))
+
+
+def test_trees_are_those_of_the_types_in_any_order_of_the_seeds():
+    def turned(minibatch: dp.MiniBatch) -> dp.MiniBatch:
+        return minibatch.replace(seeds=dict(reversed(minibatch.seeds.items())))
+
+    pipe = typed_items().transform(turned).sample_neighbor(typed_graph(), [3, 2], disjoint=True)
+    for before, after in zip(pipe, pipe.pad(dp.measure_sizes(pipe, 6)), strict=True):
+        seeds = {kind: len(ids) for kind, ids in sorted(after.seeds.items())}
+        starts = dict(zip(seeds, itertools.accumulate([0, *seeds.values()]), strict=False))
+        real = {kind: len(ids) for kind, ids in sorted(before.seeds.items())}
+        flat = [starts[kind] + i for kind, count in real.items() for i in range(count)]
+        for kind, trees in before.batch.items():
+            masks = after.masks.nodes[kind]
+            assert after.batch[kind][masks].tolist() == [flat[tree] for tree in trees.tolist()]
 
 
 def test_large_minibatches_are_the_same_for_any_threads_and_any_way():

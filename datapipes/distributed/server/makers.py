@@ -205,11 +205,13 @@ class _Bounded(Evaluator):
         super().__init__(calls)
         self._most_bytes, self._most_s, self._ends = most_bytes, most_s, time.monotonic() + most_s
 
-    def _call(self, stage: StageBase, inputs: list[MiniBatch], epoch: int, index: int) -> MiniBatch | None:
+    def _call(
+        self, stage: Any, inputs: list[MiniBatch], epoch: int, index: int, make: Callable[..., Any] | None = None
+    ) -> MiniBatch | None:
         self._look_ahead(stage, inputs)
         before = _core.limit_hops(self._most_bytes)
         try:
-            return self._looked_at(super()._call(stage, inputs, epoch, index), epoch, index)
+            return self._looked_at(super()._call(stage, inputs, epoch, index, make), epoch, index)
         finally:
             _core.limit_hops(before)
 

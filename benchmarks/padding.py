@@ -5,13 +5,13 @@ sides are 20 minibatches of the chain without `pad` and with it, and a copy of w
 nodes and indices of one of them. Typed: the purchases of tables.py, sampled up to the time of the seed, with 4 buckets.
 Padding is counted over 100 minibatches of another epoch. All in alternation, median of 9.
 Run: python benchmarks/padding.py --graph GRAPH
-Result (2-core VM, shared, 1M nodes / 20M edges, commits d3d867f and e386fe7, four runs): `pad` adds 0 to 4 % to the
-sampling of 1,024 seeds and 0 to 4 % (once 12 %) to that of 256, where the copy alone takes 5 % (int64) and 2 % (int32);
-12 to 14 % and 6 to 8 % to typed minibatches of 0.9 and 2.3 ms, where Python pads the seeds and some minibatches end in
-another bucket than the guess. As a stage behind another one, which copies all (commit d330512): 10 and 12 %
-at 1,024 seeds, 17 and 21 % at 256, 50 and 29 % typed. Sampling alone is as fast as without the code (0.99 to 1.01, two
-processes in alternation). Padding of nodes and edges: 2.8 % and 3.7 % at 1,024 seeds, 5.5 % and 6.8 % at 256; typed
-11 % and 13 % (10 purchases a customer), 3.5 % and 3.8 % (100).
+Result (2-core VM, shared, 1M nodes / 20M edges, commits d3d867f to 3bba545, six runs): `pad` adds 0 to 4 % to the
+sampling of 1,024 seeds and 3 to 6 % (twice 9 to 14 %) to that of 256, where the copy alone takes 5 % (int64) and 2 %
+(int32); 12 to 14 % and 6 to 8 % to typed minibatches of 0.9 and 2.3 ms, where Python pads the seeds and some
+minibatches end in another bucket than the guess. As a stage behind another one, which copies all (commit d330512): 10
+and 12 % at 1,024 seeds, 13 to 21 % at 256, 50 and 29 % typed. Sampling alone is as fast as without the code (0.99 to
+1.01, two processes in alternation). Padding of nodes and edges: 2.8 % and 3.7 % at 1,024 seeds, 5.5 % and 6.8 % at
+256; typed 11 % and 13 % (10 purchases a customer), 3.5 % and 3.8 % (100).
 """
 
 from __future__ import annotations

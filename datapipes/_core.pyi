@@ -137,6 +137,22 @@ def sample_neighbors(
     padding: Padding | None = None,
     num_seeds: list[int] = ...,
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]], list[list[_Block]], list[_I64], int | None]: ...
+def random_walks(
+    graph: Topology,
+    seeds: _I64,
+    *,
+    steps: list[tuple[int, int]],
+    sums: list[RowSums | None] | None = None,
+    walks_per_node: int = 1,
+    p: float = 1.0,
+    q: float = 1.0,
+    sorted: NDArray[Any] | None = None,
+    end_below: int = 0,
+    want_edge_ids: bool = False,
+    num_threads: int = 1,
+    op: str = "sample_random_walk",
+) -> tuple[NDArray[Any], _I64 | None]: ...
+def sorted_sources(indptr: _I64, indices: NDArray[Any], *, num_threads: int = 1) -> NDArray[Any]: ...
 
 class GraphInParts:
     def __init__(

@@ -1,8 +1,8 @@
 """Golden digests: the bits of docs/semantics.md at stream version 1, in tests/golden.json.
 
 A digest there may change only together with STREAM_VERSION. Each is checked twice: against the package, and against a
-message that the plain Python twin builds from that page alone; those of links once, as the tests of their stages
-compare with the twin. Digests whose names begin with "pyg: " belong to test_golden_pyg.py.
+message that the plain Python twin builds from that page alone; those of links and walks once, as the tests of their
+stages compare with the twin. Digests whose names begin with "pyg: " belong to test_golden_pyg.py.
 """
 
 import json
@@ -163,8 +163,19 @@ def of_form(**options: Any) -> dp.Stage:
     return items_of(case).sample_neighbor(graph_of(case).to_undirected(), [4, 3], return_edge_ids=True, **options)
 
 
+def walks(dtype: torch.dtype = torch.int64, **options: Any) -> dp.Stage:
+    case = Case({}, dtype=dtype)
+    return items_of(case).sample_random_walk(graph_of(case), 6, walks_per_node=2, return_edge_ids=True, **options)
+
+
+def metapath(*edge_types: Any) -> dp.Stage:
+    nodes = dp.HeteroItemSet({edge_types[0][2]: dp.ItemSet(golden.NUM_NODES_OF[edge_types[0][2]])})
+    items = dp.ItemSampler(nodes, golden.TYPED_BATCH_SIZE, shuffle=True, seed=golden.SEED)
+    return items.sample_random_walk(graph_of(Case({}, typed=True)), len(edge_types), metapath=edge_types)
+
+
 WEIGHT = (torch.arange(golden.NUM_NODES) % 7).double()
-LINKS: dict[str, Callable[[], dp.Stage]] = {
+CHAINS: dict[str, Callable[[], dp.Stage]] = {
     "links: plain": partial(negatives, negative_ratio=3),
     "links: strict, both ends, int32 ids": partial(
         negatives, dtype=torch.int32, negative_ratio=1.5, corrupt="both", strict=True
@@ -178,17 +189,21 @@ LINKS: dict[str, Callable[[], dp.Stage]] = {
     "links: bidirectional": partial(of_form, subgraph_type="bidirectional"),
     "links: types": partial(negatives, typed=True, negative_ratio=2, strict=True),
     "links: types: rows": partial(negatives, typed=True, negative_ratio=2, form="rows", corrupt="src"),
+    "walks: plain, restarts": partial(walks, restart_prob=0.1),
+    "walks: node2vec, int32 ids": partial(walks, dtype=torch.int32, p=0.25, q=4.0),
+    "walks: node2vec by weight": partial(walks, p=4.0, q=0.25, prob_name="w"),
+    "walks: metapath": partial(metapath, CITES, WRITES),
 }
 
 
 def test_each_digest_has_a_case_at_the_stream_version_that_they_belong_to():
-    assert [name for name in DIGESTS if not name.startswith("pyg: ")] == [*CASES, *LINKS]
+    assert [name for name in DIGESTS if not name.startswith("pyg: ")] == [*CASES, *CHAINS]
     assert dp.STREAM_VERSION == 1
 
 
-@pytest.mark.parametrize("name", [*CASES, *LINKS])
+@pytest.mark.parametrize("name", [*CASES, *CHAINS])
 def test_the_package_gives_the_golden_digest(name):
-    pipe = LINKS[name]() if name in LINKS else package_chain(CASES[name])
+    pipe = CHAINS[name]() if name in CHAINS else package_chain(CASES[name])
     assert dp.DataLoader(pipe).minibatch(golden.EPOCH, golden.INDEX).digest() == DIGESTS[name]
 
 

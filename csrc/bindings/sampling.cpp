@@ -13,6 +13,7 @@
 #include "bindings/topology.h"
 #include "sampling/compact.h"
 #include "sampling/numbering.h"
+#include "sampling/random_walks.h"
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
 #include "sampling/temporal.h"
@@ -123,7 +124,7 @@ py::tuple sample_hops_of(const ArrayTopology& graph, const std::vector<GivenRows
     types.push_back(type);
     nodes.push_back({view(rows, "rows"), view(ids, "ids"), view(streams, "streams"), view(times, "times")});
   }
-  return graph.visit([&]<class Id>(const Topology<Id>& topology) {
+  return graph.visit([&]<class Id>(const Topology<Id>& topology) -> py::tuple {
     std::vector<HopDraw<Id>> draws;
     for (const auto& [number, fanout, key] : wanted) {
       if (number >= topology.relations.size())
@@ -272,6 +273,47 @@ void bind_sampling(py::module_& m) {
       py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
       py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none(),
       py::arg("choice") = py::none(), py::arg("padding") = py::none(), py::arg("num_seeds") = std::vector<std::int64_t>());
+  m.def(
+      "random_walks",
+      [](const ArrayTopology& graph, const Array<std::int64_t>& seeds,
+         const std::vector<std::pair<std::size_t, std::uint64_t>>& steps,
+         const std::optional<std::vector<std::shared_ptr<ArrayRowSums>>>& sums, std::int64_t walks_per_node, double p, double q,
+         const py::object& sorted, std::uint64_t end_below, bool want_edge_ids, int num_threads, const std::string& op) {
+        check_threads(num_threads);
+        const auto ids = view(seeds, "seeds");
+        if (sums && sums->size() != steps.size()) throw std::invalid_argument("give sums for each step, or for none.");
+        return graph.visit([&]<class Id>(const Topology<Id>& topology) -> py::tuple {
+          WalkRequest<Id> request{.op = op};
+          for (std::size_t t = 0; t < steps.size(); ++t) {
+            request.steps.push_back({steps[t].first, steps[t].second, std::nullopt});
+            if (sums && (*sums)[t]) request.steps.back().sums = (*sums)[t]->sums();
+          }
+          request.walks_per_node = walks_per_node;
+          request.p = p, request.q = q, request.end_below = end_below, request.want_edge_ids = want_edge_ids;
+          request.threads = num_threads;
+          std::optional<Array<Id>> ascending;
+          if (!sorted.is_none()) ascending = exact<Id>(sorted, "sorted");
+          if (ascending) request.sorted = view(*ascending, "sorted");
+          auto found = without_gil([&] { return random_walks<Id>(topology, ids, request); });
+          return py::make_tuple(to_numpy(std::move(found.nodes)), to_numpy_if(want_edge_ids, std::move(found.edge_ids)));
+        });
+      },
+      py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("steps"), py::arg("sums") = py::none(),
+      py::arg("walks_per_node") = 1, py::arg("p") = 1.0, py::arg("q") = 1.0, py::arg("sorted") = py::none(),
+      py::arg("end_below") = 0, py::arg("want_edge_ids") = false, py::arg("num_threads") = 1,
+      py::arg("op") = "sample_random_walk");
+  const auto bind_sorted = [&]<class Id>(Id) {
+    m.def(
+        "sorted_sources",
+        [](const Array<std::int64_t>& indptr, const Array<Id>& indices, int num_threads) {
+          check_threads(num_threads);
+          const RowView<Id> rows{view(indptr, "indptr"), view(indices, "indices"), 0};
+          return to_numpy(without_gil([&] { return sorted_sources<Id>("sorted_sources", rows, num_threads); }));
+        },
+        py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::kw_only(), py::arg("num_threads") = 1);
+  };
+  bind_sorted(std::int32_t{});
+  bind_sorted(std::int64_t{});
 }
 
 }  // namespace datapipes

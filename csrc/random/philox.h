@@ -39,6 +39,12 @@ class Stream {
  public:
   Stream(std::uint64_t key, std::uint64_t node, std::uint32_t stream = 0)
       : key_(key), counter_{0, stream, static_cast<std::uint32_t>(node), static_cast<std::uint32_t>(node >> 32)} {}
+  // `first` is block 0, made before.
+  Stream(std::uint64_t key, std::uint64_t node, std::uint32_t stream, const Words& first) : Stream(key, node, stream) {
+    counter_[0] = 1;
+    words_ = first;
+    used_ = 0;
+  }
 
   std::uint32_t word() {
     if (used_ == 4) {

@@ -12,6 +12,11 @@ void plain_words(std::uint64_t key, std::uint32_t first, std::span<std::uint32_t
   for (std::uint32_t& word : out) word = philox4x32({0, first++, 0, 0}, key)[0];
 }
 
+void plain_blocks(std::uint64_t key, std::uint64_t node, std::uint32_t first, std::span<Words> out) {
+  for (Words& words : out)
+    words = philox4x32({0, first++, static_cast<std::uint32_t>(node), static_cast<std::uint32_t>(node >> 32)}, key);
+}
+
 #if defined(DATAPIPES_AVX2)
 
 constexpr std::size_t kVectors = 4;  // of four streams each: while one waits for its multiplication, the others go on
@@ -47,6 +52,35 @@ DATAPIPES_AVX2 void words_by_avx2(std::uint64_t key, std::uint32_t first, std::s
   plain_words(key, first, out.subspan(i));
 }
 
+DATAPIPES_AVX2 void blocks_by_avx2(std::uint64_t key, std::uint64_t node, std::uint32_t first, std::span<Words> out) {
+  std::size_t i = 0;
+  for (; i + kStreams <= out.size(); i += kStreams, first += kStreams) {
+    __m256i x0[kVectors], x1[kVectors], x2[kVectors], x3[kVectors];
+#pragma GCC unroll 4
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto stream = static_cast<std::uint32_t>(first + 4 * v);
+      x0[v] = _mm256_setzero_si256();
+      x1[v] = _mm256_set_epi64x(stream + 3, stream + 2, stream + 1, stream);
+      x2[v] = _mm256_set1_epi64x(static_cast<std::int64_t>(node));
+      x3[v] = _mm256_set1_epi64x(static_cast<std::int64_t>(node >> 32));
+    }
+    auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+    for (int round = 0; round < kPhiloxRounds; ++round, k0 += kPhiloxSteps[0], k1 += kPhiloxSteps[1])
+      philox_round(x0, x1, x2, x3, k0, k1);
+    const __m256i lower = _mm256_set1_epi64x(0xFFFFFFFF);
+#pragma GCC unroll 4
+    for (std::size_t v = 0; v < kVectors; ++v) {  // lane j has the words of stream 4 v + j
+      const __m256i early = _mm256_or_si256(_mm256_and_si256(x0[v], lower), _mm256_slli_epi64(x1[v], 32));
+      const __m256i late = _mm256_or_si256(_mm256_and_si256(x2[v], lower), _mm256_slli_epi64(x3[v], 32));
+      const __m256i even = _mm256_unpacklo_epi64(early, late), odd = _mm256_unpackhi_epi64(early, late);
+      auto* const to = reinterpret_cast<__m256i*>(out.data() + i + 4 * v);
+      _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+      _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+  }
+  plain_blocks(key, node, first, out.subspan(i));
+}
+
 #endif
 
 }  // namespace
@@ -56,6 +90,13 @@ void first_words_of_streams(std::uint64_t key, std::uint32_t first, std::span<st
   if (has_avx2()) return words_by_avx2(key, first, out);
 #endif
   plain_words(key, first, out);
+}
+
+void first_blocks_of_streams(std::uint64_t key, std::uint64_t node, std::uint32_t first, std::span<Words> out) {
+#if defined(DATAPIPES_AVX2)
+  if (has_avx2()) return blocks_by_avx2(key, node, first, out);
+#endif
+  plain_blocks(key, node, first, out);
 }
 
 }  // namespace datapipes

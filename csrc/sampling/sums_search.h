@@ -2,7 +2,10 @@
 // the first sum above. Compares a few sums at a time, without a branch on the result.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "sampling/row_sums.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -45,6 +48,36 @@ inline std::int64_t count_up_to(const double* numbers, std::int64_t count, doubl
 #endif
   for (; i < count; ++i) found += static_cast<std::int64_t>(numbers[i] <= x);
   return found;
+}
+
+// Of a row of `degree` in-edges from position `begin` on, whose running sums are at sums[begin] and so on (row_sums.h):
+
+// The last position whose sum is above the sum before.
+inline std::int64_t last_drawable(const double* sums, std::int64_t begin, std::int64_t degree) {
+  std::int64_t i = begin + degree - 1;
+  while (i > begin && !(sums[i] > sums[i - 1])) --i;
+  return i;
+}
+
+// The line of 8 sums with the first sum above x. The number of steps depends on the row only, so the processor goes on with
+// other draws while one waits for memory.
+inline std::int64_t line_above(const double* coarse, std::int64_t begin, std::int64_t degree, double x) {
+  const double* from = coarse + begin / kLineSums;
+  std::int64_t count = (begin + degree - 1) / kLineSums - begin / kLineSums;
+  while (count > 16) {
+    const std::int64_t half = count / 2;
+    from += half & -static_cast<std::int64_t>(from[half - 1] <= x);
+    count -= half;
+  }
+  return (from - coarse + count_up_to(from, count, x)) * kLineSums;
+}
+
+// The first position in the line at `line` whose sum is above x; where rounding leaves none, the last drawable one.
+inline std::int64_t in_line(const double* sums, std::int64_t begin, std::int64_t degree, std::int64_t line, double x) {
+  const int first = static_cast<int>(std::max<std::int64_t>(begin - line, 0));
+  const int stop = static_cast<int>(std::min(begin + degree - line, kLineSums));
+  const int found = first_above(sums + line, first, stop, x);
+  return found < 0 ? last_drawable(sums, begin, degree) : line + found;
 }
 
 }  // namespace datapipes

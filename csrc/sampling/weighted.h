@@ -125,21 +125,6 @@ struct Weighted {
       for (std::int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
     }
 
-    // The last position of a row whose sum is above the sum before.
-    static std::int64_t last_drawable(const double* sums, const Row& row) {
-      std::int64_t i = row.begin + row.degree - 1;
-      while (i > row.begin && !(sums[i] > sums[i - 1])) --i;
-      return i;
-    }
-
-    // The first position of the row in the line at `line` whose sum is above x.
-    static std::int64_t in_line(const double* sums, const Row& row, std::int64_t line, double x) {
-      const int first = static_cast<int>(std::max<std::int64_t>(row.begin - line, 0));
-      const int stop = static_cast<int>(std::min(row.begin + row.degree - line, kLineSums));
-      const int found = first_above(sums + line, first, stop, x);
-      return found < 0 ? last_drawable(sums, row) : line + found;
-    }
-
     static void list_drawable(const Weighted& policy, const Job& job) {
       const double* const sums = policy.sums.sums.data();
       double before = 0;
@@ -176,7 +161,7 @@ struct Weighted {
           const int found = first_above(line, 0, kLineSums, x);
           const std::int64_t pick = found >= 0 && line + found < near_.data() + row.degree
                                         ? line + found - near_.data()
-                                        : last_drawable(near_.data(), {0, row.degree, 0, 0});
+                                        : last_drawable(near_.data(), 0, row.degree);
           if constexpr (kReplace) {
             *to++ = row.begin + pick;
             if (--missing == 0) return;
@@ -212,19 +197,6 @@ struct Weighted {
       return total;
     }
 
-    // Returns the line of a long row with the first sum above x. The number of steps depends on the row only, so the processor
-    // goes on with other draws while one waits for memory.
-    static std::int64_t line_above(const double* coarse, const Row& row, double x) {
-      const double* from = coarse + row.begin / kLineSums;
-      std::int64_t count = (row.begin + row.degree - 1) / kLineSums - row.begin / kLineSums;
-      while (count > 16) {
-        const std::int64_t half = count / 2;
-        from += half & -static_cast<std::int64_t>(from[half - 1] <= x);
-        count -= half;
-      }
-      return (from - coarse + count_up_to(from, count, x)) * kLineSums;
-    }
-
     // The number of a long row's draws to look up at once: some more than the picks if repeats are likely.
     static std::int64_t draws_at_once(const Weighted& policy, const Job& job) {
       if (policy.replace) return job.picks;
@@ -242,7 +214,7 @@ struct Weighted {
         const std::int64_t some = std::min<std::int64_t>(draws - i, 4);
         for (std::int64_t j = 0; j < some; ++j) {
           const double x = place_of(words[2 * j], words[2 * j + 1], total);
-          const std::int64_t line = line_above(coarse, row, x);
+          const std::int64_t line = line_above(coarse, row.begin, row.degree, x);
           __builtin_prefetch(sums + line);
           places[i + j] = {x, line};
         }
@@ -253,7 +225,8 @@ struct Weighted {
       const double* const sums = policy.sums.sums.data();
       const Row& row = job.row;
       if (policy.replace) {
-        for (std::int64_t i = 0; i < job.picks; ++i) job.to[i] = in_line(sums, row, places[i].line, places[i].x);
+        for (std::int64_t i = 0; i < job.picks; ++i)
+          job.to[i] = in_line(sums, row.begin, row.degree, places[i].line, places[i].x);
         return;
       }
       if (!clean_) set_.clear();
@@ -261,7 +234,7 @@ struct Weighted {
       if (set_.size() < static_cast<std::size_t>(row.degree / 64 + 1)) set_.resize(static_cast<std::size_t>(row.degree / 64 + 1));
       std::int64_t count = 0, drawn = 0;
       for (; drawn < draws && count < job.picks; ++drawn) {
-        const std::int64_t pick = in_line(sums, row, places[drawn].line, places[drawn].x);
+        const std::int64_t pick = in_line(sums, row.begin, row.degree, places[drawn].line, places[drawn].x);
         job.to[count] = pick;
         count += static_cast<std::int64_t>(add(pick - row.begin));
       }
@@ -271,7 +244,8 @@ struct Weighted {
       for (; count < job.picks && drawn - count < limit; ++drawn) {
         if (drawn % 4 == 0) philox_two_blocks(policy.key, row.node, row.stream, static_cast<std::uint32_t>(drawn / 2), words);
         const double x = place_of(words[drawn % 4 * 2], words[drawn % 4 * 2 + 1], total);
-        const std::int64_t pick = in_line(sums, row, line_above(policy.sums.coarse.data(), row, x), x);
+        const std::int64_t pick =
+            in_line(sums, row.begin, row.degree, line_above(policy.sums.coarse.data(), row.begin, row.degree, x), x);
         job.to[count] = pick;
         count += static_cast<std::int64_t>(add(pick - row.begin));
       }
@@ -315,7 +289,7 @@ struct Weighted {
         const std::uint32_t high = stream.word(), low = stream.word();
         const double x = place_of(high, low, of_row[row.degree - 1]);
         std::int64_t found = std::upper_bound(of_row, of_row + row.degree, x) - of_row;
-        if (found == row.degree) found = last_drawable(of_row, {0, row.degree, 0, 0});
+        if (found == row.degree) found = last_drawable(of_row, 0, row.degree);
         return found;
       };
       if (policy.replace) {

@@ -47,6 +47,15 @@ void first_words_of_streams_are_those_of_each() {
         for (std::size_t i = 0; i < count; ++i) wanted[i] = Stream(key, 0, static_cast<std::uint32_t>(first + i)).word();
         first_words_of_streams(key, first, found);
         CHECK(found == wanted);
+        for (const std::uint64_t node : {std::uint64_t{0}, std::uint64_t{5}, (std::uint64_t{1} << 40) + 3}) {
+          std::vector<Words> blocks(count);
+          first_blocks_of_streams(key, node, first, blocks);
+          for (std::size_t i = 0; i < count; ++i) {
+            const auto number = static_cast<std::uint32_t>(first + i);
+            Stream plain(key, node, number), preset(key, node, number, blocks[i]);
+            for (int word = 0; word < 9; ++word) CHECK(plain.word() == preset.word());
+          }
+        }
       }
     }
   }

@@ -29,6 +29,7 @@ from datapipes.distributed.tls import TLSConfig
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, Relation, edge_items, ends_of_pairs, name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.walks import WalkPlan
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
 from datapipes.partition.native.part_arrays import refuse_other_times
@@ -185,6 +186,9 @@ class DistGraph(Graph):
         """
         return run_here(self.hops_async(plan, seeds, keys, choice, trees))
 
+    def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+        self._refuse("walks", "sample_random_walk walks in a graph in memory")
+
     async def hops_async(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
@@ -320,7 +324,7 @@ class DistGraph(Graph):
         if plan.choice.reads is not None and self.local_part is not None:
             self.local_part.refuse_change()
 
-    def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
+    def _choice_digests(self, plan: HopPlan | WalkPlan) -> dict[Any, list[str] | None]:
         """Return {edge type: digests of the weights or times that the plan's choice reads}; None for an edge type from
         which no values are read; {} if the choice reads none at all. The digests are sums over all parts. Only the
         first call asks the parts.

@@ -20,6 +20,7 @@ from datapipes.base.records import Count
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, ends_of, type_in, type_text
 from datapipes.graph.choice import Choice, Edges, rows_digest
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.walks import WalkPlan
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 LINK_FIELDS = ("seeds", "edge_ids")  # names of the fields of items that are edges
@@ -152,6 +153,22 @@ class Graph(ABC):
         """
 
     @abstractmethod
+    def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+        """Draw random walks from `seeds`; docs/semantics.md, section 4.11.
+
+        Args:
+            plan: the edge types of the steps, and other options.
+            seeds: ids [n], nodes of the type at which the first step begins; repeats allowed.
+            keys: the result of `plan.keys(rng)` for this minibatch.
+        Returns:
+            (nodes [n, walks_per_node, steps + 1] of `index_dtype`, edge ids int64 [n, walks_per_node, steps] or None),
+            -1 after the end of a walk.
+        Raises:
+            IndexError: A seed is not a node of the graph.
+            ValueError: The plan belongs to another graph; or weights were changed after the plan was made.
+        """
+
+    @abstractmethod
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         """Return how many edges go from the source to the destination of each pair, and the id of the first.
 
@@ -202,7 +219,7 @@ class Graph(ABC):
         """Raise ValueError if a value that the choice of `plan` reads has changed since the plan was made."""
 
     @abstractmethod
-    def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
+    def _choice_digests(self, plan: HopPlan | WalkPlan) -> dict[Any, list[str] | None]:
         """Return {edge type: digests of the values that the choice of `plan` reads}; {} if it reads none."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, check_index_tensor, shown
 from datapipes.base.rng import RngKey
 from datapipes.base.types import ends_of
-from datapipes.graph.choice import Choice
+from datapipes.graph.choice import Choice, Chosen
 from datapipes.minibatch import Block
 
 
@@ -109,6 +109,10 @@ class HopPlan:
         self.edge_numbers = [numbers[edge_type] for edge_type in self.edge_types]
         self.source_numbers = [self.node_numbers[ends_of(edge_type)[0]] for edge_type in self.edge_types]
         self.chosen = self.graph.choose(self.name, self.choice, self.edge_types)
+
+    def kept(self) -> Iterable[tuple[Any, Chosen]]:
+        """Return (edge type, the arrays that were made for it)."""
+        return self.chosen.items()  # type: ignore[no-any-return]
 
     def keyed(self, rng: RngKey) -> tuple[list[list[int]], Choice]:
         """Return (keys, choice) for a minibatch; see Choice.keyed. `rng` is the stage's random key at the minibatch."""

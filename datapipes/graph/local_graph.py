@@ -25,6 +25,7 @@ from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Chosen, KeptRows, RowForm, forms_of
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edge_items, edges_in_rows, ends_of_pairs
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, sampled
+from datapipes.graph.walks import WalkPlan
 from datapipes.seeds import HeteroItemSet, ItemSet
 
 _Self = TypeVar("_Self", bound="LocalGraph")
@@ -354,6 +355,29 @@ class LocalGraph(Pinnable, Hashed, Graph):
             self, typed, nodes, local_seeds, hops, None if trees is None else groups, plan.edge_types, bucket
         )
 
+    def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+        if plan.graph is not self:
+            raise ValueError(f"{plan.name}: found the plan of another graph. Make a WalkPlan for this one.")
+        self._refuse_changes(plan)
+        sums = [plan.chosen[edge_type].argument() for edge_type in plan.steps] if plan.chosen else None
+        nodes, edge_ids = _core.random_walks(
+            self.topology(),
+            seeds.numpy().astype(np.int64, copy=False),
+            steps=[*zip(plan.step_numbers, keys, strict=True)],
+            sums=sums,
+            walks_per_node=plan.walks_per_node,
+            p=plan.p,
+            q=plan.q,
+            sorted=next((chosen.argument() for chosen in plan.sources.values()), None),
+            end_below=plan.end_below,
+            want_edge_ids=plan.edge_ids,
+            num_threads=num_threads(),
+            op=plan.name,
+        )
+        shape, steps = (len(seeds), plan.walks_per_node), len(plan.steps)
+        ids = None if edge_ids is None else torch.from_numpy(edge_ids).view(*shape, steps)
+        return torch.from_numpy(nodes).view(*shape, steps + 1), ids
+
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         checked_type = type_in("has_edges", "edge", edge_type, self.edge_types)
         sources, destinations = ends_of_pairs(pairs)
@@ -384,11 +408,11 @@ class LocalGraph(Pinnable, Hashed, Graph):
         kept = self._kept_rows
         return {edge_type: kept.get(where, reads, edge_type, self.rows(edge_type)) for edge_type in edge_types}
 
-    def _refuse_changes(self, plan: HopPlan) -> None:
-        for edge_type, chosen in plan.chosen.items():
+    def _refuse_changes(self, plan: HopPlan | WalkPlan) -> None:
+        for edge_type, chosen in plan.kept():
             chosen.refuse_change(plan.name, self.rows(edge_type))
 
-    def _choice_digests(self, plan: HopPlan) -> dict[Any, list[str] | None]:
+    def _choice_digests(self, plan: HopPlan | WalkPlan) -> dict[Any, list[str] | None]:
         self._refuse_changes(plan)
         return {edge_type: chosen.digests() for edge_type, chosen in plan.chosen.items()}
 

@@ -1,0 +1,98 @@
+"""WalkPlan: what a stage of random walks draws, the same for all minibatches. docs/semantics.md, section 4.11."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datapipes import _core
+from datapipes.base.rng import RngKey
+from datapipes.base.sizes import check_memory
+from datapipes.base.threads import num_threads
+from datapipes.base.types import of_type
+from datapipes.graph.choice import Choice, Chosen, Rows
+
+MOST_WALKS = 2**32  # in a minibatch: the limit of the random key's stream
+
+
+@dataclass(frozen=True)
+class SortedSources(Choice):
+    """The sources of each node's in-edges in ascending order, in which node2vec looks up whether an edge exists. They
+    take no memory if the graph has them in this order. They draw nothing.
+    """
+
+    @property
+    def reads(self) -> SortedSources:
+        return self
+
+    def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
+        return {"in-edges": rows.indices}
+
+    def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
+        what = f"the in-edges{of_type(edge_type)} in the order of their sources"
+        check_memory(where, what, rows.indices.nbytes, "Leave out p and q, or sample a smaller graph.")
+        made = _core.sorted_sources(rows.indptr.numpy(), rows.indices.numpy(), num_threads=num_threads())
+        ascending = torch.from_numpy(made)
+        return [] if torch.equal(ascending, rows.indices) else [ascending]
+
+    def argument(self, rows: Rows, made: list[Tensor]) -> Any:
+        return (made[0] if made else rows.indices).numpy()
+
+
+@dataclass(eq=False)
+class WalkPlan:
+    """What a stage of random walks draws: the arguments of `graph.walks` that are the same for all minibatches.
+
+    Attributes:
+        name: the stage's name, for errors.
+        graph: the Graph.
+        steps: the edge type of each step; None without types.
+        walks_per_node, p, q, restart_prob: see RandomWalkSampler.
+        choice: how in-edges are drawn: uniformly or by weights.
+        edge_ids: return the ids of the edges.
+        chosen: the arrays from which `choice` draws: the result of `graph.choose`.
+        sources: for node2vec the result of `graph.choose` for SortedSources, else {}.
+        edge_types: the edge types of the steps, each once, in sorted order.
+        step_numbers: the position of each step's edge type in `graph.edge_types`.
+    """
+
+    name: str
+    graph: Any
+    steps: Sequence[Any]
+    walks_per_node: int
+    p: float
+    q: float
+    restart_prob: float
+    choice: Choice
+    edge_ids: bool
+    chosen: Any = field(init=False)
+    sources: Any = field(init=False)
+    edge_types: tuple[Any, ...] = field(init=False)
+    step_numbers: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        numbers = {edge_type: number for number, edge_type in enumerate(self.graph.edge_types)}
+        self.step_numbers = [numbers[edge_type] for edge_type in self.steps]
+        self.edge_types = tuple(self.graph.edge_types[number] for number in sorted({*self.step_numbers}))
+        self.chosen = self.graph.choose(self.name, self.choice, self.edge_types)
+        looks_back = (self.p, self.q) != (1.0, 1.0) and len(self.steps) > 1
+        self.sources = self.graph.choose(self.name, SortedSources(), self.edge_types) if looks_back else {}
+
+    def kept(self) -> Iterable[tuple[Any, Chosen]]:
+        """Return (edge type, the arrays that were made for it)."""
+        return itertools.chain(self.chosen.items(), self.sources.items())
+
+    def keys(self, rng: RngKey) -> list[int]:
+        """Return the random key of each step, uint64. `rng` is the stage's random key at the minibatch."""
+        keys = {number: rng.hop_key(0, number) for number in {*self.step_numbers}}
+        return [keys[number] for number in self.step_numbers]
+
+    @property
+    def end_below(self) -> int:
+        """A word below this number ends a walk before a transition; 0 if no word is drawn."""
+        return int(self.restart_prob * 2**32)

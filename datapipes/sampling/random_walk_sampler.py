@@ -1,0 +1,204 @@
+"""RandomWalkSampler: random walks from the seeds; docs/semantics.md, section 4.11."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from datapipes.base.array_digest import Hashed
+from datapipes.base.checks import check_bool, check_int, shown
+from datapipes.base.codec import join_key
+from datapipes.base.sizes import check_memory
+from datapipes.base.types import known_edge_type, type_text
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import MiniBatchTransformer, Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.graph.choice import UNIFORM
+from datapipes.graph.graph import Graph
+from datapipes.graph.walks import MOST_WALKS, WalkPlan
+from datapipes.minibatch import MiniBatch
+from datapipes.sampling.fanouts import fingerprint_of_hops
+from datapipes.sampling.neighbor_sampler import ByWeight
+from datapipes.sampling.sampler import items_before, refuse_padding_before
+from datapipes.sampling.seed_ids import check_seed_types, check_seeds
+
+__all__ = ["RandomWalkSampler"]
+
+MOST_BIAS = 2.0**64  # of p and q, and of 1 / p and 1 / q
+
+
+@register_stage("sample_random_walk")
+class RandomWalkSampler(MiniBatchTransformer):
+    """Walk from each seed along in-edges, at random; sets `extra["walks"]` [n, walks_per_node, walk_length + 1].
+
+    A walk begins with the seed, then has the source of an in-edge of the node before, and so on; -1 after its end. It
+    ends at a node that has no in-edge which can be drawn. To walk along out-edges, sample the graph with its edges
+    reversed.
+
+    Args:
+        graph: the CSCGraph or HeteroCSCGraph. Seeds are nodes, ids [n].
+        walk_length: number of steps.
+        walks_per_node: walks from each seed, each with random numbers of its own.
+        p, q: node2vec's return and in-out parameters. From the second step on, the in-edge from the node before has
+            the weight 1/p; one from a node with an edge to the node before 1; any other 1/q.
+        restart_prob: chance that a walk ends before a step, as in DGL; walks never jump back to their seeds.
+        metapath: on a graph with types, the edge type of each step, (src, rel, dst) or "src:rel:dst", followed from dst
+            to src. The first has the type of the seeds as dst. A shorter list is repeated.
+        prob_name: name of an edge attribute, the weights by which in-edges are drawn; see NeighborSampler.
+        return_edge_ids: set `extra["walk_edge_ids"]` [n, walks_per_node, walk_length], the id of the edge of each step,
+            -1 after the end.
+    Raises:
+        TypeError, ValueError: An argument is not allowed. While running, the seeds are no nodes [n], or have other
+            types; the minibatch has more than 2^32 walks.
+        IndexError: While running, a seed is not a node of the graph.
+        MemoryError: While running, the walks need more memory than is left.
+    Source: DeepWalk (Perozzi et al., 2014), node2vec (Grover and Leskovec, 2016), metapath2vec (Dong et al., 2017).
+    """
+
+    _does = "sampling"
+
+    def __init__(
+        self,
+        source: Stage,
+        graph: Graph,
+        walk_length: int,
+        *,
+        walks_per_node: int = 1,
+        p: float = 1.0,
+        q: float = 1.0,
+        restart_prob: float = 0.0,
+        metapath: Sequence[Any] | None = None,
+        prob_name: str | None = None,
+        return_edge_ids: bool = False,
+    ) -> None:
+        super().__init__(source)
+        if not isinstance(graph, Graph) or graph._in_parts:
+            raise TypeError(
+                f"{self.name}: graph must be a CSCGraph or a HeteroCSCGraph, got {type(graph).__name__}. Convert it, "
+                "see CSCGraph.from_*."
+            )
+        refuse_padding_before(self.name, source)
+        self.graph = graph
+        self.walk_length = check_int(self.name, "walk_length", walk_length, 0)
+        self.walks_per_node = check_int(self.name, "walks_per_node", walks_per_node, 1)
+        self.p = self._number("p", p, 1 / MOST_BIAS, MOST_BIAS, "[2^-64, 2^64]")
+        self.q = self._number("q", q, 1 / MOST_BIAS, MOST_BIAS, "[2^-64, 2^64]")
+        self.restart_prob = self._number("restart_prob", restart_prob, 0.0, 1.0, "[0, 1]")
+        self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
+        self.metapath = self._checked_metapath(metapath)
+        if self.metapath is not None and (self.p, self.q) != (1.0, 1.0):
+            raise ValueError(f"{self.name}: p and q are for walks without a metapath. Leave them out.")
+        path = self.metapath or [None]
+        steps = [path[step % len(path)] for step in range(self.walk_length)]
+        self.prob_name = prob_name
+        choice = UNIFORM if prob_name is None else ByWeight(prob_name)
+        self.plan = WalkPlan(
+            self.name,
+            graph,
+            steps,
+            self.walks_per_node,
+            self.p,
+            self.q,
+            self.restart_prob,
+            choice,
+            self.return_edge_ids,
+        )
+        if (items := items_before(source)) is not None:
+            check_seed_types(self.name, getattr(items, "types", None), graph)
+
+    def transform(self, minibatch: MiniBatch) -> MiniBatch:
+        seeds = self._seeds(minibatch.seeds)
+        walks, edge_ids = self.graph.walks(self.plan, seeds, self.plan.keys(self.rng_of(minibatch)))
+        found = {"walks": walks} | ({} if edge_ids is None else {"walk_edge_ids": edge_ids})
+        for name in found:
+            if name in minibatch.extra:
+                raise ValueError(
+                    f"{self.name}: extra[{name!r}] of minibatch {minibatch.index} exists already. Name yours otherwise."
+                )
+        if self.metapath is not None:
+            return minibatch.replace(extra=minibatch.extra | {name: {self._start: of} for name, of in found.items()})
+        return minibatch.replace(extra=minibatch.extra | found)
+
+    def fingerprint(self) -> Fingerprint:
+        of_graph = fingerprint_of_hops(self.graph, [], self.return_edge_ids)
+        del of_graph["fanouts"]
+        walks = {name: getattr(self, name) for name in ("walk_length", "walks_per_node", "p", "q", "restart_prob")}
+        path = {} if self.metapath is None else {"metapath": [join_key(edge_type) for edge_type in self.metapath]}
+        return {**of_graph, **walks, **path, **self.plan.choice.fingerprint(self.graph._choice_digests(self.plan))}
+
+    @property
+    def _hashed_inputs(self) -> tuple[Hashed, ...]:
+        return (self.graph,) if isinstance(self.graph, Hashed) else ()
+
+    def describe(self) -> dict[str, Any]:
+        return {"walk_length": self.walk_length, "walks_per_node": self.walks_per_node, "graph": self.graph}
+
+    @property
+    def _start(self) -> Any:
+        """The type of the seeds; None without types."""
+        return None if self.metapath is None else self.metapath[0][2]
+
+    def _seeds(self, seeds: Any) -> Tensor:
+        """Return the seeds of a minibatch, checked: ids [n]."""
+        if self.metapath is not None:
+            if not isinstance(seeds, dict) or {*seeds} != {self._start}:
+                found = f"types {shown(sorted(map(type_text, seeds)))}" if isinstance(seeds, dict) else "no types"
+                raise ValueError(
+                    f"{self.name}: the metapath begins at nodes of type {self._start!r}, found seeds of {found}. Give "
+                    "seeds of this type alone."
+                )
+            seeds = seeds[self._start]
+        ids = check_seeds(self.name, "seeds", seeds)
+        if ids.ndim != 1:
+            raise ValueError(
+                f"{self.name}: walks begin at nodes [n], found seeds of shape {list(ids.shape)}. Take one column, or "
+                "flatten them."
+            )
+        if len(ids) * self.walks_per_node > MOST_WALKS:
+            raise ValueError(
+                f"{self.name}: {len(ids)} seeds with {self.walks_per_node} walks each; at most 2^32 walks can be drawn "
+                "for a minibatch. Use a smaller batch_size."
+            )
+        num_entries = len(ids) * self.walks_per_node * (self.walk_length + 1)
+        num_bytes = num_entries * (self.graph.index_dtype.itemsize + 8 * self.return_edge_ids)
+        check_memory(self.name, f"walks with {num_entries} nodes", num_bytes, "Use a smaller batch_size.")
+        return ids
+
+    def _number(self, name: str, value: Any, least: float, most: float, allowed: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{self.name}: {name} must be a number, got {shown(value)}. Leave it out.")
+        number = float(value)
+        if not least <= number <= most:
+            raise ValueError(f"{self.name}: {name} must be in {allowed}, got {shown(value)}. Leave it out.")
+        return number
+
+    def _checked_metapath(self, metapath: Any) -> list[Any] | None:
+        """Return the metapath as tuples; None without types.
+
+        Raises:
+            TypeError, ValueError: The graph has types and there is no metapath, or the other way round; or a type
+                is unknown, or does not begin where the type before ends.
+        """
+        known = self.graph.edge_types
+        if not self.graph.is_heterogeneous:
+            if metapath is not None:
+                raise ValueError(f"{self.name}: metapath is for a graph with types, this one has none. Leave it out.")
+            return None
+        if isinstance(metapath, str) or not isinstance(metapath, Sequence) or not metapath:
+            raise TypeError(
+                f"{self.name}: on a graph with types, metapath must be a list of edge types, got {shown(metapath)}; "
+                f"edge types are {shown(known)}. Name the type of each step, against the direction of the edges."
+            )
+        path = [known_edge_type(self.name, edge_type, known) for edge_type in metapath]
+        for step, edge_type in enumerate(path):
+            is_repeated = self.walk_length > len(path)
+            before = path[step - 1] if step > 0 or is_repeated else None
+            if before is not None and before[0] != edge_type[2]:
+                raise ValueError(
+                    f"{self.name}: step {step} of the metapath begins at {edge_type[2]!r}, but the step before it ends "
+                    f"at {before[0]!r}. A step goes from the destination to the source of its edge type."
+                )
+        return path

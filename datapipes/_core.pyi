@@ -152,6 +152,32 @@ def random_walks(
     num_threads: int = 1,
     op: str = "sample_random_walk",
 ) -> tuple[NDArray[Any], _I64 | None]: ...
+
+class WalkStep:
+    def __init__(self, key: int, number: int, end_below: int = 0, p: float = 1.0, q: float = 1.0) -> None: ...
+
+def draw_steps(
+    indptr: _I64,
+    indices: NDArray[Any],
+    edge_ids: _I64 | None,
+    num_sources: int,
+    rows: _I64,
+    walkers: _I64,
+    before: _I64,
+    step: WalkStep,
+    sums: RowSums | None = None,
+    op: str = "sample_random_walk",
+) -> tuple[_I64, NDArray[Any], _I64, NDArray[np.uint8], NDArray[np.float64] | None]: ...
+def chosen_steps(
+    counts: _I64,
+    sources: NDArray[Any],
+    kinds: NDArray[np.uint8],
+    sums: NDArray[np.float64] | None,
+    near: NDArray[np.uint8],
+    walkers: _I64,
+    before: _I64,
+    step: WalkStep,
+) -> _I64: ...
 def sorted_sources(indptr: _I64, indices: NDArray[Any], *, num_threads: int = 1) -> NDArray[Any]: ...
 
 class GraphInParts:

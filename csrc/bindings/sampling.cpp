@@ -17,6 +17,7 @@
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
 #include "sampling/temporal.h"
+#include "sampling/walk_steps.h"
 
 namespace datapipes {
 namespace {
@@ -302,7 +303,44 @@ void bind_sampling(py::module_& m) {
       py::arg("walks_per_node") = 1, py::arg("p") = 1.0, py::arg("q") = 1.0, py::arg("sorted") = py::none(),
       py::arg("end_below") = 0, py::arg("want_edge_ids") = false, py::arg("num_threads") = 1,
       py::arg("op") = "sample_random_walk");
-  const auto bind_sorted = [&]<class Id>(Id) {
+  const auto bind_steps = [&]<class Id>(Id) {
+    m.def(
+        "draw_steps",
+        [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const std::optional<Array<std::int64_t>>& edge_ids,
+           std::int64_t num_sources, const Array<std::int64_t>& rows, const Array<std::int64_t>& walkers,
+           const Array<std::int64_t>& before, const WalkStep& step, const std::shared_ptr<ArrayRowSums>& sums,
+           const std::string& op) {
+          const RowView<Id> graph{view(indptr, "indptr"), view(indices, "indices"), num_sources};
+          const auto at = view(rows, "rows"), numbers = view(walkers, "walkers"), nodes = view(before, "before");
+          std::span<const std::int64_t> ids;
+          if (edge_ids) ids = view(*edge_ids, "edge_ids");
+          auto drawn = without_gil([&] {
+            auto found =
+                draw_steps<Id>(op.c_str(), graph, at, numbers, nodes, step, sums ? std::optional(sums->sums()) : std::nullopt);
+            if (!ids.empty())
+              for (std::int64_t i = 0; i < found.positions.size(); ++i)
+                found.positions[i] = ids[static_cast<std::size_t>(found.positions[i])];
+            return found;
+          });
+          return py::make_tuple(to_numpy(std::move(drawn.counts)), to_numpy(std::move(drawn.sources)),
+                                to_numpy(std::move(drawn.positions)), to_numpy(std::move(drawn.kinds)),
+                                to_numpy_if(sums != nullptr, std::move(drawn.sums)));
+        },
+        py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(), py::arg("num_sources"),
+        py::arg("rows").noconvert(), py::arg("walkers").noconvert(), py::arg("before").noconvert(), py::arg("step"),
+        py::arg("sums") = py::none(), py::arg("op") = "sample_random_walk");
+    m.def(
+        "chosen_steps",
+        [](const Array<std::int64_t>& counts, const Array<Id>& sources, const Array<std::uint8_t>& kinds,
+           const std::optional<Array<double>>& sums, const Array<std::uint8_t>& near, const Array<std::int64_t>& walkers,
+           const Array<std::int64_t>& before, const WalkStep& step) {
+          StepsGiven<Id> given{view(counts, "counts"), view(sources, "sources"), view(kinds, "kinds"), {}, view(near, "near")};
+          if (sums) given.sums = view(*sums, "sums");
+          const auto numbers = view(walkers, "walkers"), nodes = view(before, "before");
+          return to_numpy(without_gil([&] { return chosen_steps<Id>(given, numbers, nodes, step); }));
+        },
+        py::arg("counts").noconvert(), py::arg("sources").noconvert(), py::arg("kinds").noconvert(), py::arg("sums").noconvert(),
+        py::arg("near").noconvert(), py::arg("walkers").noconvert(), py::arg("before").noconvert(), py::arg("step"));
     m.def(
         "sorted_sources",
         [](const Array<std::int64_t>& indptr, const Array<Id>& indices, int num_threads) {
@@ -312,8 +350,13 @@ void bind_sampling(py::module_& m) {
         },
         py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::kw_only(), py::arg("num_threads") = 1);
   };
-  bind_sorted(std::int32_t{});
-  bind_sorted(std::int64_t{});
+  py::class_<WalkStep>(m, "WalkStep")
+      .def(py::init([](std::uint64_t key, std::uint64_t number, std::uint64_t end_below, double p, double q) {
+             return WalkStep{key, number, end_below, p, q};
+           }),
+           py::arg("key"), py::arg("number"), py::arg("end_below") = 0, py::arg("p") = 1.0, py::arg("q") = 1.0);
+  bind_steps(std::int32_t{});
+  bind_steps(std::int64_t{});
 }
 
 }  // namespace datapipes

@@ -13,30 +13,17 @@
 #include "random/philox.h"
 #include "random/stream_words.h"
 #include "sampling/sums_search.h"
+#include "sampling/walk_steps.h"
 
 namespace datapipes {
 namespace {
 
 constexpr std::int64_t kTogether = 64;      // walks that take a step together
 constexpr std::int64_t kGroupsPerTurn = 8;  // groups that one thread walks per turn
-constexpr int kMostRefusals = 64;           // of in-edges, by node2vec; then one draw decides
 constexpr std::int64_t kNoNode = -1;
 
 struct InEdges {
   std::int64_t begin = 0, degree = 0;
-};
-
-// The chances of node2vec, as the words that accept: those below a limit.
-struct Acceptance {
-  std::uint64_t back, near, far;  // in-edges from the node before, from a source of its in-edges, from any other
-  double back_weight, far_weight;
-  bool is_plain;
-
-  Acceptance(double p, double q) : back_weight(1 / p), far_weight(1 / q), is_plain(p == 1 && q == 1) {
-    const double most = std::max({back_weight, 1.0, far_weight});
-    const auto limit = [&](double weight) { return static_cast<std::uint64_t>(weight / most * 0x1p32); };
-    back = limit(back_weight), near = limit(1.0), far = limit(far_weight);
-  }
 };
 
 // A group of walks, and what their next step needs.

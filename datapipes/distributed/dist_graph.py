@@ -26,6 +26,7 @@ from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.request import Request
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.tls import TLSConfig
+from datapipes.distributed.walk_steps import WalkSteps
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, Relation, edge_items, ends_of_pairs, name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
@@ -187,7 +188,31 @@ class DistGraph(Graph):
         return run_here(self.hops_async(plan, seeds, keys, choice, trees))
 
     def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
-        self._refuse("walks", "sample_random_walk walks in a graph in memory")
+        """Draw random walks step by step: ask the parts that own the nodes of the walks, and wait for their answers.
+        Arguments are as for Graph.walks.
+
+        Raises:
+            The errors of the requests, see `connect`. A note names the part.
+        """
+        return run_here(self.walks_async(plan, seeds, keys))
+
+    async def walks_async(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+        """Coroutine that returns what `walks` returns, and does not block the event loop while the parts answer."""
+        if plan.graph is not self:
+            raise ValueError(f"{plan.name}: found the plan of another graph. Make a WalkPlan for this one.")
+        self._refuse_changes(plan)
+        walks = WalkSteps(plan, seeds, keys, self.index_dtype)
+        for number in range(len(plan.steps)):
+            request = walks.request(number)
+            if request.num_ids == 0:
+                break
+            by_part = await here_or_off_loop(self._by_owner, request.ids, ends_of(request.edge_type)[1])
+            answers = await self._ask_all([Ask(part, request.of(at)) for part, at in by_part])
+            steps = await here_or_off_loop(walks.merged, [at for _, at in by_part], answers)
+            pairs = walks.unsure(request, steps)
+            found = None if pairs is None else await self.has_edges_async(pairs, request.edge_type)
+            await here_or_off_loop(walks.take, request, steps, found)
+        return walks.result()
 
     async def hops_async(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
@@ -320,7 +345,7 @@ class DistGraph(Graph):
             for edge_type in edge_types:
                 self.local_part.chosen(where, choice.reads, edge_type)
 
-    def _refuse_changes(self, plan: HopPlan) -> None:
+    def _refuse_changes(self, plan: HopPlan | WalkPlan) -> None:
         if plan.choice.reads is not None and self.local_part is not None:
             self.local_part.refuse_change()
 

@@ -80,7 +80,7 @@ class WalkPlan:
         self.step_numbers = [numbers[edge_type] for edge_type in self.steps]
         self.edge_types = tuple(self.graph.edge_types[number] for number in sorted({*self.step_numbers}))
         self.chosen = self.graph.choose(self.name, self.choice, self.edge_types)
-        looks_back = (self.p, self.q) != (1.0, 1.0) and len(self.steps) > 1
+        looks_back = (self.p, self.q) != (1.0, 1.0) and len(self.steps) > 1 and not self.graph._in_parts
         self.sources = self.graph.choose(self.name, SortedSources(), self.edge_types) if looks_back else {}
 
     def kept(self) -> Iterable[tuple[Any, Chosen]]:

@@ -5,6 +5,7 @@ from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.negative_sampler import NegativeSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.padder import Padder, measure_sizes
+from datapipes.sampling.random_walk_sampler import RandomWalkSampler
 from datapipes.sampling.sampler import Picks, Sampled, Sampler
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder, add_reverse_edges, exclude_seed_edges
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
@@ -17,6 +18,7 @@ __all__ = [
     "NeighborSampler",
     "Padder",
     "Picks",
+    "RandomWalkSampler",
     "Sampled",
     "Sampler",
     "SeedEdgeExcluder",

@@ -63,7 +63,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         overrides = type(self).transform_async is not ChoiceSampler.transform_async
         self.asynchronous = overrides or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
         if concurrency is not None or not overrides:  # else the subclass's attribute is used
-            self.concurrency = self._checked_concurrency(concurrency)
+            self.concurrency = checked_concurrency(self, concurrency)
         options |= {"return_edge_ids": return_edge_ids, "negative_end": self._negative_end}
         Neighborhoods.__init__(self, self.name, graph, self.fanouts, self.edge_types, choice, **options)
 
@@ -165,18 +165,20 @@ class ChoiceSampler(Neighborhoods, Sampler):
         self.graph._refuse_changes(self.plan)  # a worker would build the stage over the present values
         return super().__reduce__()
 
-    def _checked_concurrency(self, concurrency: Any) -> int:
-        number = check_int(self.name, "concurrency", type(self).concurrency if concurrency is None else concurrency, 1)
-        if self.asynchronous:
-            return number
-        if concurrency is not None and not self.graph._in_parts:
-            raise ValueError(
-                f"{self.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
-                "wait for answers. Leave it out; num_workers of a DataLoader makes several minibatches at once."
-            )
-        if self.graph._in_parts and number not in (1, CONCURRENCY):  # CONCURRENCY: the `dist_` names pass it by default
-            raise ValueError(
-                f"{self.name}: concurrency is {number}, but {type(self).__name__} has a sample or transform method of "
-                "its own, which is called for one minibatch at a time. Leave it out, or define transform_async too."
-            )
-        return 1
+
+def checked_concurrency(stage: Any, concurrency: Any) -> int:
+    """Return how many minibatches a stage may have in flight; `concurrency` is the user's argument, perhaps None."""
+    number = check_int(stage.name, "concurrency", type(stage).concurrency if concurrency is None else concurrency, 1)
+    if stage.asynchronous:
+        return number
+    if concurrency is not None and not stage.graph._in_parts:
+        raise ValueError(
+            f"{stage.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
+            "wait for answers. Leave it out; num_workers of a DataLoader makes several minibatches at once."
+        )
+    if stage.graph._in_parts and number not in (1, CONCURRENCY):  # CONCURRENCY: the `dist_` names pass it by default
+        raise ValueError(
+            f"{stage.name}: concurrency is {number}, but {type(stage).__name__} has a sample or transform method of "
+            "its own, which is called for one minibatch at a time. Leave it out, or define transform_async too."
+        )
+    return 1

@@ -13,6 +13,7 @@ from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.codec import join_key
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import known_edge_type, type_text
+from datapipes.chain.asynchronous import hides_own
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
@@ -20,6 +21,7 @@ from datapipes.graph.choice import UNIFORM
 from datapipes.graph.graph import Graph
 from datapipes.graph.walks import MOST_WALKS, WalkPlan
 from datapipes.minibatch import MiniBatch
+from datapipes.sampling.choice_sampler import CONCURRENCY, checked_concurrency
 from datapipes.sampling.fanouts import fingerprint_of_hops
 from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.sampler import items_before, refuse_padding_before
@@ -39,7 +41,7 @@ class RandomWalkSampler(MiniBatchTransformer):
     reversed.
 
     Args:
-        graph: the CSCGraph or HeteroCSCGraph. Seeds are nodes, ids [n].
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph. Seeds are nodes, ids [n].
         walk_length: number of steps.
         walks_per_node: walks from each seed, each with random numbers of its own.
         p, q: node2vec's return and in-out parameters. From the second step on, the in-edge from the node before has
@@ -50,15 +52,18 @@ class RandomWalkSampler(MiniBatchTransformer):
         prob_name: name of an edge attribute, the weights by which in-edges are drawn; see NeighborSampler.
         return_edge_ids: set `extra["walk_edge_ids"]` [n, walks_per_node, walk_length], the id of the edge of each step,
             -1 after the end.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8; see NeighborSampler.
     Raises:
         TypeError, ValueError: An argument is not allowed. While running, the seeds are no nodes [n], or have other
             types; the minibatch has more than 2^32 walks.
         IndexError: While running, a seed is not a node of the graph.
         MemoryError: While running, the walks need more memory than is left.
+        Over a DistGraph, also errors of requests to the servers (listed at DistGraph.connect).
     Source: DeepWalk (Perozzi et al., 2014), node2vec (Grover and Leskovec, 2016), metapath2vec (Dong et al., 2017).
     """
 
     _does = "sampling"
+    concurrency = CONCURRENCY
 
     def __init__(
         self,
@@ -73,15 +78,19 @@ class RandomWalkSampler(MiniBatchTransformer):
         metapath: Sequence[Any] | None = None,
         prob_name: str | None = None,
         return_edge_ids: bool = False,
+        concurrency: int | None = None,
     ) -> None:
         super().__init__(source)
-        if not isinstance(graph, Graph) or graph._in_parts:
+        if not isinstance(graph, Graph):
             raise TypeError(
-                f"{self.name}: graph must be a CSCGraph or a HeteroCSCGraph, got {type(graph).__name__}. Convert it, "
-                "see CSCGraph.from_*."
+                f"{self.name}: graph must be a CSCGraph, a HeteroCSCGraph or a DistGraph, got {type(graph).__name__}. "
+                "Convert it, see CSCGraph.from_*."
             )
         refuse_padding_before(self.name, source)
         self.graph = graph
+        own_async = type(self).transform_async is not RandomWalkSampler.transform_async
+        self.asynchronous = own_async or (graph._in_parts and not hides_own(self, RandomWalkSampler, "transform"))
+        self.concurrency = checked_concurrency(self, concurrency)
         self.walk_length = check_int(self.name, "walk_length", walk_length, 0)
         self.walks_per_node = check_int(self.name, "walks_per_node", walks_per_node, 1)
         self.p = self._number("p", p, 1 / MOST_BIAS, MOST_BIAS, "[2^-64, 2^64]")
@@ -110,8 +119,18 @@ class RandomWalkSampler(MiniBatchTransformer):
             check_seed_types(self.name, getattr(items, "types", None), graph)
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
-        seeds = self._seeds(minibatch.seeds)
-        walks, edge_ids = self.graph.walks(self.plan, seeds, self.plan.keys(self.rng_of(minibatch)))
+        keys = self.plan.keys(self.rng_of(minibatch))
+        return self._filled(minibatch, *self.graph.walks(self.plan, self._seeds(minibatch.seeds), keys))
+
+    async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
+        """Return the result of `transform`; over a graph in parts, do not block the event loop."""
+        if not self.graph._in_parts:
+            return self.transform(minibatch)
+        graph: Any = self.graph
+        keys = self.plan.keys(self.rng_of(minibatch))
+        return self._filled(minibatch, *await graph.walks_async(self.plan, self._seeds(minibatch.seeds), keys))
+
+    def _filled(self, minibatch: MiniBatch, walks: Tensor, edge_ids: Tensor | None) -> MiniBatch:
         found = {"walks": walks} | ({} if edge_ids is None else {"walk_edge_ids": edge_ids})
         for name in found:
             if name in minibatch.extra:

@@ -81,6 +81,15 @@ def test_servers_give_the_minibatches_and_the_fingerprint_of_one_machine(
     assert ours.fingerprint() == whole.fingerprint()
 
 
+@pytest.mark.parametrize("local_part", [None, 1])
+def test_servers_give_the_walks_of_one_machine(graph, root, namebook, connected, local_part):
+    parts = connected(root, namebook, local_part=local_part)
+    options = {"walks_per_node": 2, "prob_name": "w", "p": 2.0**-40, "q": 2.0, "return_edge_ids": True}
+    whole, ours = (items().sample_random_walk(of, 5, **options) for of in (graph, parts))
+    assert digests(ours) == digests(whole)
+    assert ours.fingerprint() == whole.fingerprint()
+
+
 def test_a_partition_says_in_its_handshake_which_times_its_edges_have(root, namebook):
     with connect(namebook) as client:
         assert client.facts.node_time_attr == "since"

@@ -10,6 +10,7 @@ import torch
 import twin
 import twin_walks
 from chi_square import p_value
+from dist_graphs import small_parts, typed_parts
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import as_it_is, assert_no_bit_changes, digests, first, items, refused, small_graph
@@ -68,7 +69,8 @@ def test_walks_are_those_of_the_twin(p, q, prob_name, restart_prob):
     graph = weighted_graph()
     options = {"p": p, "q": q, "restart_prob": restart_prob}
     rows = rows_of(graph.relation(None), prob_name)
-    for index, minibatch in enumerate(walked(graph, 5, walks_per_node=3, prob_name=prob_name, **options)):
+    steps = walked(graph, 5, walks_per_node=2, prob_name=prob_name, **options)
+    for index, minibatch in enumerate(itertools.islice(steps, 2)):
         key = twin.hop_key(5, 0, index, 1, 0, 0)
         expect_walks(minibatch, minibatch.seeds.tolist(), [rows] * 5, [key] * 5, **options)
         assert minibatch.blocks is None
@@ -261,3 +263,77 @@ def test_the_kernel_refuses_what_does_not_fit(refuses, dtype):
     refuses(ValueError, walks, indptr=np.array([0, 9, 3]))
     refuses(ValueError, _core.sorted_sources, np.array([0, 9]), indices)
     assert _core.sorted_sources(indptr, indices).tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+def test_the_kernels_of_a_step_refuse_what_does_not_fit(refuses, dtype):
+    indptr, indices, walks = np.array([0, 2, 3]), np.array([1, 0, 1], dtype), np.array([0, 1])
+    step = _core.WalkStep(7, 1, p=2.0)
+
+    def drawn(indptr=indptr, indices=indices, rows=walks, walkers=walks, before=walks, step=step):
+        return _core.draw_steps(indptr, indices, None, 2, rows, walkers, before, step)
+
+    counts, sources, _, kinds, _ = drawn()
+    assert counts.sum() == len(sources) == len(kinds)
+    refuses(IndexError, drawn, rows=np.array([0, 2]))
+    refuses(ValueError, drawn, walkers=np.array([0, -1]))
+    refuses(ValueError, drawn, before=np.array([0]))
+    refuses(ValueError, drawn, indptr=np.array([0, 9, 3]))
+    refuses(ValueError, drawn, indices=np.array([5, 5, 5], dtype))
+    refuses(ValueError, drawn, step=_core.WalkStep(7, 1, q=0.0))
+
+    def chosen(counts=(1, 2), kinds=(0, 1, 0), sums=None, near=(0, 1, 0), before=walks):
+        near, sources = np.array(near, np.uint8), np.array([0, 1, 1], dtype)
+        sums = None if sums is None else np.array(sums)
+        return _core.chosen_steps(
+            np.array(counts), sources, np.array(kinds, np.uint8), sums, near, walks, before, step
+        ).tolist()
+
+    assert chosen() == [0, 1]
+    assert chosen(near=(0, 0, 0)) == [0, 2]
+    assert chosen(kinds=(0, 2, 0)) == [0, 2]
+    assert chosen(counts=(0, 3)) == [-1, 0]
+    refuses(ValueError, chosen, counts=(1, 1))
+    refuses(ValueError, chosen, counts=(4, -1))
+    refuses(ValueError, chosen, kinds=(1, 0, 0))
+    refuses(ValueError, chosen, kinds=(0, 0))
+    refuses(ValueError, chosen, near=(0, 0))
+    refuses(ValueError, chosen, before=np.array([0]))
+    for sums in ([0.0, 0.0, 0.0], [0.0, 2.0, 1.0], [0.0, 1.0, float("inf")], [0.0, float("nan"), 1.0]):
+        refuses(ValueError, chosen, kinds=(0, 3, 3), sums=sums)
+
+
+# --- over parts
+
+
+@pytest.mark.parametrize("prob_name", [None, "w"])
+@pytest.mark.parametrize(("p", "q"), BIASES)
+def test_walks_over_parts_are_those_of_the_whole_graph(p, q, prob_name):
+    graph = weighted_graph()
+    options = {"p": p, "q": q, "prob_name": prob_name, "walks_per_node": 3, "restart_prob": 0.05}
+    expected = digests(walked(graph, 5, **options))
+    for num_parts, local_part in ((1, None), (2, 0), (4, 1)):
+        parts = small_parts(num_parts, local_part, graph=graph)
+        assert digests(walked(parts, 5, **options)) == expected
+
+
+def test_a_state_of_walks_over_parts_goes_on_in_the_whole_graph():
+    graph = weighted_graph()
+    options = {"p": 0.5, "q": 2.0, "prob_name": "w"}
+    pipe = walked(small_parts(graph=graph), **options)
+    next(iter(pipe))
+    with dp.DataLoader(walked(small_parts(graph=graph), **options), 2, worker_method="thread") as loader:
+        assert digests(loader) == digests(walked(graph, **options))
+    again = walked(graph, **options)
+    again.load_state_dict(pipe.state_dict())
+    assert digests(again) == digests(walked(graph, **options))[1:]
+
+
+def test_a_metapath_over_parts_is_that_of_the_whole_graph():
+    papers = dp.ItemSampler(dp.HeteroItemSet({"paper": dp.ItemSet(40)}), 9, shuffle=True, seed=5)
+    for metapath in ([CITES], [WRITES, WRITTEN]):
+        chains = [
+            papers.sample_random_walk(graph, 4, metapath=metapath, walks_per_node=2, return_edge_ids=True)
+            for graph in (typed_graph(), typed_parts())
+        ]
+        assert digests(chains[0]) == digests(chains[1])

@@ -11,8 +11,10 @@ from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.rows import Rows, RowsRequest
+from datapipes.distributed.requests.steps import StepsRequest
 from datapipes.distributed.wire.arrow_message import DTYPES, Message
 from datapipes.graph.choice import RowForm
+from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 WRITES = ("author", "writes", "paper")
@@ -83,6 +85,11 @@ def some_rows() -> RowsRequest:
 
 def some_pairs() -> EdgesRequest:
     return EdgesRequest(WRITES, torch.tensor([7, 0, 2]), torch.tensor([4, 4, 0], dtype=torch.int32))
+
+
+def some_steps() -> StepsRequest:
+    walks = torch.tensor([4, 0, 8]), torch.tensor([2**32 - 1, 0, 7]), torch.tensor([-1, 4, 4], dtype=torch.int32)
+    return StepsRequest(WRITES, 3, 2**64 - 1, 2**32, 0.25, 4.0, ByWeight("größe"), *walks)
 
 
 def some_facts() -> PartitionFacts:

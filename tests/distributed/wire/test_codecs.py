@@ -15,6 +15,7 @@ from wire_messages import (
     some_facts,
     some_pairs,
     some_rows,
+    some_steps,
 )
 
 from datapipes.base.rng import STREAM_VERSION
@@ -23,6 +24,7 @@ from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Drawn, DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.rows import RowsRequest
+from datapipes.distributed.requests.steps import Steps, StepsRequest
 from datapipes.distributed.server.service import kind_of
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
@@ -66,6 +68,8 @@ REQUESTS = {
     "edges without types": replace(some_pairs(), edge_type=None),
     "rows": some_rows(),
     "no rows": RowsRequest(()),
+    "steps": some_steps(),
+    "steps without weights and types": replace(some_steps(), choice=None, edge_type=None),
 }
 
 
@@ -76,7 +80,7 @@ def test_a_request_comes_back(name):
     assert plain(vars(arrived)) == plain(vars(request))
 
 
-@pytest.mark.parametrize("kind", ["draw", "draw without edge ids", "digests", "edges", "rows"])
+@pytest.mark.parametrize("kind", ["draw", "draw without edge ids", "digests", "edges", "rows", "steps"])
 def test_an_answer_comes_back(kind):
     request, answer = REQUESTS[kind], ANSWERS[kind]
     arrived = request.answer_from_message("client", travelled(request.answer_to_message(answer)), FACTS)
@@ -106,7 +110,10 @@ def test_the_facts_come_back(changes):
 NEIGHBORS = torch.tensor([4, 0, 4, 3])  # of two authors, then of three papers
 DRAWN = Drawn(torch.tensor([0, 1, 1, 1, 3, 4]), NEIGHBORS.int(), NEIGHBORS)
 ROWS = [torch.ones(3, 4, 2).bfloat16(), torch.arange(3.0), torch.zeros(1, 0, dtype=torch.bool)]
+KINDS, SUMS = torch.tensor([0, 3, 3]).byte(), torch.tensor([0, 0.5, 9]).double()
+STEPS = Steps(torch.tensor([1, 0, 2]), NEIGHBORS[:3].int(), NEIGHBORS[:3], KINDS, SUMS)
 ANSWERS = {
+    "steps": STEPS,
     "draw": DRAWN,
     "draw without edge ids": DRAWN._replace(edge_ids=None),
     "digests": [None, ["int64:" + "0123456789abcdef" * 2, "int64:" + "0" * 32]],
@@ -142,6 +149,10 @@ def test_the_form_of_requests_does_not_change():
         common % "rows" + ',"rows":[["node","paper",["x","gr\\u00f6\\u00dfe \\ud83d\\udca1"]],'
         '["edge",["author","writes","paper"],["w"]]]}'
     )
+    steps = (
+        ',"edge_type":["author","writes","paper"],"number":3,"key":18446744073709551615,"end_below":4294967296,"p":0.25,'
+        '"q":4.0,"choice":{"by":"weight","prob_name":"gr\\u00f6\\u00dfe"}}'
+    )
     for message, text in (
         (a_draw().to_message(MEANT), draw),
         (a_draw_of_trees().to_message(MEANT), draw.removesuffix("}") + ',"columns":["ids","streams"]}'),
@@ -150,6 +161,7 @@ def test_the_form_of_requests_does_not_change():
         (some_rows().to_message(MEANT), rows),
         (some_pairs().to_message(MEANT), common % "edges" + ',"edge_type":["author","writes","paper"]}'),
         (hello_to_message(MEANT), common % "hello" + "}"),
+        (some_steps().to_message(MEANT), common % "steps" + steps),
     ):
         assert json.dumps(message.header, separators=(",", ":")) == text
     assert [*a_draw().to_message(MEANT).tensors] == [*some_rows().to_message(MEANT).tensors] == ["ids.0", "ids.1"]
@@ -317,6 +329,40 @@ def test_what_requests_for_digests_and_edges_and_rows_refuse(refuses):
         "x",
     ):
         refuses(BadRequest, RowsRequest.from_message, "server", changed(rows, rows=wrong))
+
+
+def test_what_requests_for_steps_refuse(refuses):
+    steps = some_steps().to_message(MEANT)
+    for header in (
+        {"number": -1},
+        {"key": 2**64},
+        {"end_below": 2**32 + 1},
+        {"p": 0.0},
+        {"q": "1"},
+        {"choice": CHOSEN_BY_TIME},
+        {"choice": {"by": "x"}},
+        {"more": 1},
+    ):
+        refuses(BadRequest, StepsRequest.from_message, "server", changed(steps, **header))
+    one_less = Message(steps.header, {**steps.tensors, "ids.2": torch.tensor([1, 2])})
+    refuses(BadRequest, StepsRequest.from_message, "server", one_less)
+
+
+def test_steps_that_do_not_fit_are_refused(refuses):
+    request = some_steps()
+    for change in (
+        {"counts": torch.tensor([1, 0, 1])},
+        {"counts": torch.tensor([4, 0, -1])},
+        {"counts": torch.tensor([3, 0])},
+        {"sources": STEPS.sources.long()},
+        {"sources": torch.tensor([4, 0, 5]).int()},
+        {"edge_ids": torch.tensor([0, 1, -1])},
+        {"kinds": torch.tensor([0, 4, 3]).byte()},
+        {"sums": torch.empty(0).double()},
+    ):
+        message = StepsRequest.answer_to_message(STEPS._replace(**change))
+        refuses(BadMessage, request.answer_from_message, "client", message, FACTS)
+    refuses(BadMessage, request.answer_from_message, "client", Message({}, {}), FACTS)
 
 
 def test_answers_that_do_not_fit_are_refused(refuses):

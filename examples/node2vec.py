@@ -1,6 +1,6 @@
 """Embeddings of nodes from random walks, as node2vec trains them: near nodes of a walk are alike, random nodes are not.
 
-Run: python examples/node2vec.py [--data FOLDER] [--epochs N] [--p P] [--q Q]
+Run: python examples/node2vec.py [--data FOLDER] [--epochs N] [--steps N] [--p P] [--q Q]
 
 The data are the folder of Cora (files ind.cora.*); without it, the embedded Debian packages. A tenth of the links is
 held out. Prints the loss of each epoch, the ROC AUC of the links held out against random pairs, scored by the product
@@ -10,6 +10,7 @@ of the embeddings, and for Cora the accuracy of a linear classifier over the emb
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 import datapipes as dp
 
-WIDTH, LENGTH, WALKS, CONTEXT, BATCH_SIZE = 128, 20, 10, 10, 128
+WIDTH, LENGTH, WALKS, CONTEXT, BATCH_SIZE = 64, 20, 4, 10, 128
 
 
 def pairs_of(walks: Tensor) -> Tensor:
@@ -49,14 +50,14 @@ def train(graph: dp.CSCGraph, args: argparse.Namespace) -> Tensor:
     random = torch.Generator().manual_seed(args.seed)
     with dp.DataLoader(walks) as loader:
         for epoch in range(args.epochs):
-            total = 0.0
-            for minibatch in loader:
+            losses = []
+            for minibatch in itertools.islice(loader, args.steps):
                 loss = loss_of(embedding, pairs_of(minibatch.extra["walks"]), random)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                total += float(loss.detach())
-            print(f"epoch {epoch}  loss {total / len(loader):.4f}")
+                losses.append(float(loss.detach()))
+            print(f"epoch {epoch}  loss {sum(losses) / len(losses):.4f}")
     return embedding.weight.detach()
 
 
@@ -89,6 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of Cora")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=50, help="of an epoch, at most")
     parser.add_argument("--p", type=float, default=1.0)
     parser.add_argument("--q", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -57,6 +57,14 @@ def test_the_channel_example_refuses_an_unknown_channel(monkeypatch, capsys):
     assert "'pigeon'" in capsys.readouterr().err
 
 
+def test_node2vec_learns_from_walks():
+    output = output_of("node2vec.py", "--epochs", "2", "--steps", "3")
+    losses = [float(loss) for loss in re.findall(r"^epoch \d  loss (\d\.\d+)$", output, re.MULTILINE)]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+    assert re.search(r"^AUC of links 0\.\d{4}$", output, re.MULTILINE)
+
+
 # Node classification.
 
 

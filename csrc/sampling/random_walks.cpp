@@ -26,6 +26,42 @@ struct InEdges {
   std::int64_t begin = 0, degree = 0;
 };
 
+// The first place in [first, last) where `is_there`, which stays true once it is; `last` if there is none. Goes from `guess`, in
+// the range, in steps that double, then halves.
+template <class IsThere>
+std::int64_t first_from(std::int64_t guess, std::int64_t first, std::int64_t last, IsThere&& is_there) {
+  if (first == last) return last;
+  guess = std::min(guess, last - 1);
+  std::int64_t low = first, high = last;  // it is in [low, high]
+  if (is_there(guess)) {
+    high = guess;
+    for (std::int64_t step = 4; high - step >= first; step *= 2) {
+      if (!is_there(high - step)) {
+        low = high - step + 1;
+        break;
+      }
+      high -= step;
+    }
+  } else {
+    low = guess + 1;
+    for (std::int64_t step = 4; low + step < last; step *= 2) {
+      if (is_there(low + step)) {
+        high = low + step;
+        break;
+      }
+      low += step + 1;
+    }
+  }
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (is_there(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
 // A group of walks, and what their next step needs.
 template <class Id>
 class Group {
@@ -86,14 +122,8 @@ class Group {
       row_[i] = {from, to - from};
     }
     if (!step.sums) return;
-    for (std::int64_t i = 0; i < count_; ++i) {
-      if (row_[i].degree == 0) continue;
-      const std::int64_t last = row_[i].begin + row_[i].degree - 1;
-      __builtin_prefetch(&step.sums->sums[static_cast<std::size_t>(last)]);
-      for (std::int64_t at = row_[i].begin / kLineSums; at < last / kLineSums && at < row_[i].begin / kLineSums + 24;
-           at += kLineSums)
-        __builtin_prefetch(&step.sums->coarse[static_cast<std::size_t>(at)]);
-    }
+    for (std::int64_t i = 0; i < count_; ++i)
+      if (row_[i].degree > 0) __builtin_prefetch(&step.sums->sums[static_cast<std::size_t>(row_[i].begin + row_[i].degree - 1)]);
   }
 
   // Draws an in-edge for each open walk; none if its node has none that can be drawn.
@@ -109,14 +139,24 @@ class Group {
       return;
     }
     const double* const sums = step.sums->sums.data();
+    const double* const coarse = step.sums->coarse.data();
     for (std::int64_t n = 0; n < num_open_; ++n) {
       const std::int64_t i = open_[n];
-      const InEdges row = row_[i];
+      const auto [begin, degree] = row_[i];
       line_[i] = kNone;
-      if (row.degree == 0 || !(sums[row.begin + row.degree - 1] > 0)) continue;
+      if (degree == 0 || !(sums[begin + degree - 1] > 0)) continue;
       const std::uint32_t high = stream_[i].word(), low = stream_[i].word();
-      x_[i] = place_of(high, low, sums[row.begin + row.degree - 1]);
-      line_[i] = line_above(step.sums->coarse.data(), row.begin, row.degree, x_[i]);
+      x_[i] = place_of(high, low, sums[begin + degree - 1]);
+      // Where the draw falls if all weights of the row are equal.
+      const auto offset = static_cast<std::int64_t>(x_[i] / sums[begin + degree - 1] * static_cast<double>(degree));
+      line_[i] = (begin + std::min(offset, degree - 1)) / kLineSums;
+      __builtin_prefetch(coarse + line_[i]);
+    }
+    for (std::int64_t n = 0; n < num_open_; ++n) {
+      const std::int64_t i = open_[n];
+      if (line_[i] == kNone) continue;
+      const std::int64_t first = row_[i].begin / kLineSums, last = (row_[i].begin + row_[i].degree - 1) / kLineSums;
+      line_[i] = first_from(line_[i], first, last, [&](std::int64_t line) { return coarse[line] > x_[i]; }) * kLineSums;
       __builtin_prefetch(sums + line_[i]);
     }
     for (std::int64_t n = 0; n < num_open_; ++n) {
@@ -175,32 +215,12 @@ class Group {
     return begin + std::clamp<std::int64_t>(static_cast<std::int64_t>(share * static_cast<double>(degree)), 0, degree - 1);
   }
 
-  // Whether an in-edge of the node before comes from `source`. Goes from the guess in steps that double, to a range that
-  // must hold it.
+  // Whether an in-edge of the node before comes from `source`.
   bool is_near(std::int64_t i, Id source, std::int64_t guess) const {
     const auto [begin, degree] = before_row_[i];
     const Id* const sources = request_.sorted.data();
-    std::int64_t low = begin, high = begin + degree;  // it is in [low, high), if it is there
-    if (sources[guess] < source) {
-      low = guess + 1;
-      for (std::int64_t step = 4; low + step < high; step *= 2) {
-        if (sources[low + step] >= source) {
-          high = low + step + 1;
-          break;
-        }
-        low += step + 1;
-      }
-    } else {
-      high = guess + 1;
-      for (std::int64_t step = 4; high - 1 - step >= low; step *= 2) {
-        if (sources[high - 1 - step] < source) {
-          low = high - step;
-          break;
-        }
-        high -= step;
-      }
-    }
-    return std::binary_search(sources + low, sources + high, source);
+    const auto found = first_from(guess, begin, begin + degree, [&](std::int64_t at) { return sources[at] >= source; });
+    return found < begin + degree && sources[found] == source;
   }
 
   // Draws by the running sums of the chances of all in-edges.

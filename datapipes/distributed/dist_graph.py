@@ -160,6 +160,9 @@ class DistGraph(Graph):
     def to_undirected(self, *_: Any, **__: Any) -> NoReturn:
         self._refuse("to_undirected", _PARTITION_AGAIN)
 
+    def reversed(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("reversed", _PARTITION_AGAIN)
+
     def add_self_loops(self, *_: Any, **__: Any) -> NoReturn:
         self._refuse("add_self_loops", _PARTITION_AGAIN)
 

@@ -1,4 +1,4 @@
-"""Change the edges of a graph, with types or without: add the reverses of edges, add or remove self-loops.
+"""Change the edges of a graph, with types or without: turn them round, add their reverses, add or remove self-loops.
 
 Each function lists the edges of the changed types, and sorts them by destination with the converters' sort. That sort
 is stable, so the in-edges of a node keep the order of the list. Edges are listed in the order of the graph: by
@@ -76,6 +76,15 @@ def to_undirected(arrays: GraphArrays, reverse_names: Any, merge: bool) -> Graph
     if merge:
         edges = {edge_type: _joined(listed, arrays.num_nodes, edge_type) for edge_type, listed in edges.items()}
     return _with_edges("to_undirected", arrays, edges)
+
+
+def turned_round(arrays: GraphArrays) -> GraphArrays:
+    """Return the arrays of the graph that LocalGraph.reversed builds from the graph with the arrays `arrays`."""
+    edges = {}
+    for edge_type in arrays.relations:
+        back = edge_type if edge_type is None else (edge_type[2], edge_type[1], edge_type[0])
+        edges[back] = _listed(arrays, edge_type).reversed()
+    return _with_edges("reversed", arrays._replace(relations={}, edge_attributes={}, edge_ids={}), edges)
 
 
 def add_self_loops(arrays: GraphArrays, edge_types: Collection[Any] | None, fill_value: Any) -> GraphArrays:

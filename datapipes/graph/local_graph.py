@@ -226,6 +226,13 @@ class LocalGraph(Pinnable, Hashed, Graph):
         """
         return self._of(edits.to_undirected(self._arrays(), reverse_names, merge))
 
+    def reversed(self: _Self) -> _Self:
+        """Return the graph with each edge turned round, to sample along out-edges: the in-edges of a node are its
+        out-edges in this graph, in the order in which this graph has them. Ids and "original_id" are as in
+        `to_undirected`. With types, edges of (src, rel, dst) get the type (dst, rel, src).
+        """
+        return self._of(edits.turned_round(self._arrays()))
+
     def add_self_loops(
         self: _Self, edge_types: Sequence[EdgeType | str] | None = None, *, fill_value: Any = 1.0
     ) -> _Self:

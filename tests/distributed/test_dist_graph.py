@@ -51,7 +51,7 @@ def test_with_types_each_type_that_has_the_mask_has_its_seeds():
 
 def test_what_a_dist_graph_refuses(refuses):
     graph, typed = own(0), own(0, typed=True)
-    for name in ("to_undirected", "add_self_loops", "remove_self_loops", "in_degrees", "out_degrees"):
+    for name in ("to_undirected", "reversed", "add_self_loops", "remove_self_loops", "in_degrees", "out_degrees"):
         refuses(TypeError, getattr(graph, name))
     refuses(ValueError, own(None).local_items)
     for mask in ("test_mask", "y"):

@@ -93,6 +93,17 @@ def test_self_loops_are_added_and_removed(edges, dtype, chosen):
 
 @examples(100)
 @given(edges=typed_edges(), dtype=id_dtypes)
+def test_edges_are_turned_round(edges, dtype):
+    graph = weighted(edges, dtype)
+    new = graph.reversed()
+    assert {*new.edge_types} == {(dst, rel, src) for src, rel, dst in graph.edge_types}
+    for src, rel, dst in graph.edge_types:
+        assert rows_of(new, (dst, rel, src)) == in_order(turned(rows_of(graph, (src, rel, dst))))
+        assert new.reversed().validate().num_edges[src, rel, dst] == graph.num_edges[src, rel, dst]
+
+
+@examples(100)
+@given(edges=typed_edges(), dtype=id_dtypes)
 def test_degrees_count_edges(edges, dtype):
     graph = weighted(edges, dtype)
     for of, rows in edges.edges.items():
@@ -114,6 +125,7 @@ def test_a_graph_without_types_does_what_its_one_relation_does():
         lambda graph: graph.to_undirected(merge=True),
         lambda graph: graph.add_self_loops(),
         lambda graph: graph.remove_self_loops(),
+        lambda graph: graph.reversed(),
     ):
         ours, theirs = change(plain), change(typed)
         assert isinstance(ours, dp.CSCGraph)

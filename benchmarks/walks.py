@@ -8,6 +8,11 @@ looks one of them up in the row of the node before: 6 lines; with p = 2 and q = 
 Where torch_cluster can be imported, its random_walk on the same graph, which repeats a node without in-edges, and which
 does not draw by weight. All in alternation, median of 9.
 Run: python benchmarks/walks.py --graph GRAPH
+Result (2-core Intel Xeon VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU, torch_cluster 1.6.3, commit 36bcd98, four
+runs; a random line takes 18 to 19 ns): a uniform step takes 30 to 38 ns, 0.83 to 0.99 of its lines (offsets lie in the
+cache in part), 6.0 times torch_cluster's rate; with restarts 1.4 to 1.6; by weight 1.5 to 1.7; node2vec with p = 0.5
+and q = 2 2.1 to 2.5 of its lines, 15 times torch_cluster's rate, with p = 2 and q = 0.5 2.3 to 2.7 and 9 times; by
+weight 1.5 to 1.7.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.request import Request
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.tls import TLSConfig
-from datapipes.distributed.walk_steps import WalkSteps
+from datapipes.distributed.walk_steps import walks_over_parts
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, Relation, edge_items, ends_of_pairs, name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
@@ -48,7 +48,8 @@ class DistGraph(Graph):
     """A partitioned graph; `DistGraph.connect` makes one. Its `digest()` equals that of the undivided graph.
 
     The samplers of datapipes and DistFeatureStore read a DistGraph. Other code cannot read its rows, so a Sampler class
-    that defines its own `draw` or `sample` refuses a DistGraph.
+    that defines its own `draw` or `sample` refuses a DistGraph. What asks parts raises the errors of requests, see
+    `connect`, with a note that names the part; or TypeError or ValueError if an answer does not fit.
 
     Attributes:
         facts: the facts that all parts share, such as how many nodes there are, the features, and the partition_id.
@@ -181,41 +182,17 @@ class DistGraph(Graph):
     def hops(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Sample the neighborhood of `seeds` hop by hop: ask the owning parts, and wait for their answers. Arguments
-        are as for Graph.hops.
-
-        Raises:
-            TypeError, ValueError: The answer of a part does not fit the request.
-            The errors of the requests, see `connect`. A note names the part.
-        """
+        """Sample hop by hop: ask the owning parts, and wait for their answers; see Graph.hops."""
         return run_here(self.hops_async(plan, seeds, keys, choice, trees))
 
     def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
-        """Draw random walks step by step: ask the parts that own the nodes of the walks, and wait for their answers.
-        Arguments are as for Graph.walks.
-
-        Raises:
-            The errors of the requests, see `connect`. A note names the part.
-        """
+        """Draw random walks step by step, as `hops` samples hops; see Graph.walks."""
         return run_here(self.walks_async(plan, seeds, keys))
 
     async def walks_async(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
         """Coroutine that returns what `walks` returns, and does not block the event loop while the parts answer."""
-        if plan.graph is not self:
-            raise ValueError(f"{plan.name}: found the plan of another graph. Make a WalkPlan for this one.")
-        self._refuse_changes(plan)
-        walks = WalkSteps(plan, seeds, keys, self.index_dtype)
-        for number in range(len(plan.steps)):
-            request = walks.request(number)
-            if request.num_ids == 0:
-                break
-            by_part = await here_or_off_loop(self._by_owner, request.ids, ends_of(request.edge_type)[1])
-            answers = await self._ask_all([Ask(part, request.of(at)) for part, at in by_part])
-            steps = await here_or_off_loop(walks.merged, [at for _, at in by_part], answers)
-            pairs = walks.unsure(request, steps)
-            found = None if pairs is None else await self.has_edges_async(pairs, request.edge_type)
-            await here_or_off_loop(walks.take, request, steps, found)
-        return walks.result()
+        plan.refuse_other(self)
+        return await walks_over_parts(self, plan, seeds, keys)
 
     async def hops_async(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
@@ -229,12 +206,7 @@ class DistGraph(Graph):
         return hops.neighborhood()
 
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
-        """Return, for each pair of nodes, how many edges join them, and the id of the first one. Ask the parts that own
-        the destinations, and wait for their answers. Arguments are as for Graph.has_edges.
-
-        Raises:
-            The errors of the requests, see `connect`. A note names the part.
-        """
+        """Ask the parts that own the destinations, and wait for their answers; see Graph.has_edges."""
         return run_here(self.has_edges_async(pairs, edge_type))
 
     async def has_edges_async(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
@@ -262,12 +234,8 @@ class DistGraph(Graph):
         self, ids: Tensor, node_type: Any, request: Callable[[Tensor], Request[Any]], width: int
     ) -> list[Tensor]:
         """Ask for values of the nodes `ids` [n] at the parts that own them. Each answer has `width` columns, int64;
-        return these columns for all nodes, [n] each, in the order of `ids`.
-
-        Args:
-            request: function that takes positions in `ids`, and returns the request for the nodes at these positions.
-        Raises:
-            IndexError: A node is outside the graph.
+        return these columns for all nodes, [n] each, in the order of `ids`. `request` takes positions in `ids`, and
+        returns the request for the nodes there. Raise IndexError if a node is outside the graph.
         """
         by_part = await here_or_off_loop(self._by_owner, ids, node_type)
         answers = await self._ask_all([Ask(part, request(at)) for part, at in by_part])

@@ -7,16 +7,35 @@ an edge to the node before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from datapipes import _core
+from datapipes.base.types import ends_of
+from datapipes.distributed.asking_parts import Ask, here_or_off_loop
 from datapipes.distributed.requests.steps import SURE, Steps, StepsRequest
 from datapipes.graph.choice import UNIFORM
 from datapipes.graph.graph import FoundEdges
 from datapipes.graph.walks import WalkPlan
+
+
+async def walks_over_parts(graph: Any, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+    """Return the walks over `graph`, a DistGraph, without blocking the event loop while the parts answer."""
+    walks = WalkSteps(plan, seeds, keys, graph.index_dtype)
+    for number in range(len(plan.steps)):
+        request = walks.request(number)
+        if request.num_ids == 0:
+            break
+        by_part = await here_or_off_loop(graph._by_owner, request.ids, ends_of(request.edge_type)[1])
+        answers = await graph._ask_all([Ask(part, request.of(at)) for part, at in by_part])
+        steps = await here_or_off_loop(walks.merged, [at for _, at in by_part], answers)
+        pairs = walks.unsure(request, steps)
+        found = None if pairs is None else await graph.has_edges_async(pairs, request.edge_type)
+        await here_or_off_loop(walks.take, request, steps, found)
+    return walks.result()
 
 
 class WalkSteps:

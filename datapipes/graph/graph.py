@@ -133,16 +133,13 @@ class Graph(ABC):
     def hops(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None
     ) -> Sampled:
-        """Sample all hops from `seeds`, and return the neighborhood.
-
-        A DistGraph can do this only by requests to its parts, hop by hop; see its `hops_async`.
+        """Sample all hops from `seeds`, and return the neighborhood. A DistGraph asks its parts, see its `hops_async`.
 
         Args:
             plan: the fanouts and edge types of the hops, and other options.
             seeds: ids [num_seeds], repeats allowed; with types {node type: ids}.
             keys, choice: the result of `plan.keyed(rng)` for this minibatch.
-            trees: the groups of the seeds, if groups must not share sampled nodes (each group then samples its own);
-                else None.
+            trees: the groups of the seeds, if groups must not share sampled nodes; else None.
         Raises:
             IndexError: A seed is not a node of the graph.
             TypeError: Seeds are no integer ids.
@@ -154,26 +151,17 @@ class Graph(ABC):
 
     @abstractmethod
     def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
-        """Draw random walks from `seeds`; docs/semantics.md, section 4.11.
+        """Draw random walks from the nodes `seeds` [n]; `keys` is the result of `plan.keys(rng)` for this minibatch.
 
-        Args:
-            plan: the edge types of the steps, and other options.
-            seeds: ids [n], nodes of the type at which the first step begins; repeats allowed.
-            keys: the result of `plan.keys(rng)` for this minibatch.
-        Returns:
-            (nodes [n, walks_per_node, steps + 1] of `index_dtype`, edge ids int64 [n, walks_per_node, steps] or None),
-            -1 after the end of a walk.
-        Raises:
-            IndexError: A seed is not a node of the graph.
-            ValueError: The plan belongs to another graph; or weights were changed after the plan was made.
+        Return nodes and edge ids, see RandomWalkSampler. Errors are as for `hops`.
         """
 
     @abstractmethod
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         """Return how many edges go from the source to the destination of each pair, and the id of the first.
 
-        A DistGraph asks the owners of the destinations. For each pair the in-edges of its destination are read; if a
-        destination has many in-edges, they are read once for all its pairs. Time O(n log n + in-edges).
+        A DistGraph asks the owners of the destinations. The in-edges of each destination are read, if they are many
+        once for all its pairs. Time O(n log n + in-edges).
 
         Args:
             pairs: int32 or int64 [n, 2], source and destination of each; repeats allowed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import INDEX_DTYPES, check_index_tensor, shown
 from datapipes.base.rng import RngKey
+from datapipes.base.threads import num_threads
 from datapipes.base.types import ends_of
 from datapipes.graph.choice import Choice, Chosen
 from datapipes.minibatch import Block
@@ -117,6 +118,35 @@ class HopPlan:
     def keyed(self, rng: RngKey) -> tuple[list[list[int]], Choice]:
         """Return (keys, choice) for a minibatch; see Choice.keyed. `rng` is the stage's random key at the minibatch."""
         return self.choice.keyed(rng, len(self.fanouts), self.edge_numbers, self.source_numbers)
+
+    def drawn(
+        self,
+        topology: _core.Topology,
+        seeds: Mapping[Any, Tensor],
+        keys: list[list[int]],
+        choice: Choice,
+        trees: SeedTrees | None,
+        num_seeds: Sequence[int],
+    ) -> Sampled:
+        """Return what LocalGraph.hops returns, by one call of the C++ core; `seeds` are the result of `checked`."""
+        nodes, local_seeds, hops, groups, bucket = _core.sample_neighbors(
+            topology,
+            [(self.node_numbers[kind], ids.numpy().astype(np.int64, copy=False)) for kind, ids in seeds.items()],
+            sampled=self.edge_numbers,
+            fanouts=self.fanouts,
+            keys=keys,
+            replace=self.replace,
+            only_new=self.only_new,
+            want_edge_ids=self.edge_ids,
+            num_threads=num_threads(),
+            op=self.name,
+            groups=None if trees is None else trees.core(seeds),
+            choice=choice.kernel([chosen.argument() for chosen in self.chosen.values()]),
+            padding=self.padding,
+            num_seeds=[*num_seeds],
+        )
+        groups_of = None if trees is None else groups
+        return sampled(self.graph, seeds, nodes, local_seeds, hops, groups_of, self.edge_types, bucket)
 
     def checked(self, graph: Any, seeds: Any, choice: Choice, trees: SeedTrees | None) -> Mapping[Any, Tensor]:
         """Check the arguments of `graph.hops`. Return the seeds as {node type: ids}; without types the type is None.

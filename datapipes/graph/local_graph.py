@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from datapipes.base.array_digest import Hashed, array_digest, version_of
 from datapipes.base.cached import cached_property
 from datapipes.base.checks import check_bool, shown
 from datapipes.base.errors import sentence
-from datapipes.base.threads import num_threads
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
 from datapipes.device.host_memory import Pinnable, without_pin
 from datapipes.graph import edits, storage
@@ -24,7 +22,7 @@ from datapipes.graph.arrays import TOPOLOGY, ByType, GraphArrays, GraphRows, arr
 from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Chosen, KeptRows, RowForm, forms_of
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edge_items, edges_in_rows, ends_of_pairs
-from datapipes.graph.hops import HopPlan, Sampled, SeedTrees, sampled
+from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.graph.walks import WalkPlan
 from datapipes.seeds import HeteroItemSet, ItemSet
 
@@ -227,9 +225,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return self._of(edits.to_undirected(self._arrays(), reverse_names, merge))
 
     def reversed(self: _Self) -> _Self:
-        """Return the graph with each edge turned round, to sample along out-edges: the in-edges of a node are its
-        out-edges in this graph, in the order in which this graph has them. Ids and "original_id" are as in
-        `to_undirected`. With types, edges of (src, rel, dst) get the type (dst, rel, src).
+        """Return the graph with each edge turned round, to sample along out-edges. With types, edges of (src, rel, dst)
+        get the type (dst, rel, src). Ids and "original_id" are as in `to_undirected`.
         """
         return self._of(edits.turned_round(self._arrays()))
 
@@ -262,9 +259,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
 
     def in_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
         """Return the number of in-edges of each destination node, int64 [num_nodes of dst], parallel edges included.
-
-        Raises:
-            TypeError, ValueError: There is no such edge type.
+        Raise TypeError or ValueError if there is no such edge type.
         """
         indptr: Tensor = self.relation(edge_type).indptr
         return indptr.diff()
@@ -336,54 +331,13 @@ class LocalGraph(Pinnable, Hashed, Graph):
         trees: SeedTrees | None = None,
         num_seeds: Sequence[int] = (),
     ) -> Sampled:
-        """Sample all hops and edge types from `seeds` in one call of the C++ core; see Graph.hops for the arguments.
-
-        Args:
-            num_seeds: if the plan has padding, the number of seeds of each type of the minibatch.
-        """
+        """Sample in one call of the C++ core; see Graph.hops. `num_seeds`: of each type, if the plan has padding."""
         typed = plan.checked(self, seeds, choice, trees)
-        nodes, local_seeds, hops, groups, bucket = _core.sample_neighbors(
-            self.topology(),
-            [(plan.node_numbers[kind], ids.numpy().astype(np.int64, copy=False)) for kind, ids in typed.items()],
-            sampled=plan.edge_numbers,
-            fanouts=plan.fanouts,
-            keys=keys,
-            replace=plan.replace,
-            only_new=plan.only_new,
-            want_edge_ids=plan.edge_ids,
-            num_threads=num_threads(),
-            op=plan.name,
-            groups=None if trees is None else trees.core(typed),
-            choice=choice.kernel([chosen.argument() for chosen in plan.chosen.values()]),
-            padding=plan.padding,
-            num_seeds=[*num_seeds],
-        )
-        return sampled(
-            self, typed, nodes, local_seeds, hops, None if trees is None else groups, plan.edge_types, bucket
-        )
+        return plan.drawn(self.topology(), typed, keys, choice, trees, num_seeds)
 
     def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
-        if plan.graph is not self:
-            raise ValueError(f"{plan.name}: found the plan of another graph. Make a WalkPlan for this one.")
-        self._refuse_changes(plan)
-        sums = [plan.chosen[edge_type].argument() for edge_type in plan.steps] if plan.chosen else None
-        nodes, edge_ids = _core.random_walks(
-            self.topology(),
-            seeds.numpy().astype(np.int64, copy=False),
-            steps=[*zip(plan.step_numbers, keys, strict=True)],
-            sums=sums,
-            walks_per_node=plan.walks_per_node,
-            p=plan.p,
-            q=plan.q,
-            sorted=next((chosen.argument() for chosen in plan.sources.values()), None),
-            end_below=plan.end_below,
-            want_edge_ids=plan.edge_ids,
-            num_threads=num_threads(),
-            op=plan.name,
-        )
-        shape, steps = (len(seeds), plan.walks_per_node), len(plan.steps)
-        ids = None if edge_ids is None else torch.from_numpy(edge_ids).view(*shape, steps)
-        return torch.from_numpy(nodes).view(*shape, steps + 1), ids
+        plan.refuse_other(self)
+        return plan.drawn(self.topology(), seeds, keys)
 
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         checked_type = type_in("has_edges", "edge", edge_type, self.edge_types)

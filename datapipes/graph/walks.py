@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,6 +92,32 @@ class WalkPlan:
         """Return the random key of each step, uint64. `rng` is the stage's random key at the minibatch."""
         keys = {number: rng.hop_key(0, number) for number in {*self.step_numbers}}
         return [keys[number] for number in self.step_numbers]
+
+    def refuse_other(self, graph: Any) -> None:
+        """Raise ValueError if this is the plan of another graph, or values that it reads have changed."""
+        if self.graph is not graph:
+            raise ValueError(f"{self.name}: found the plan of another graph. Make a WalkPlan for this one.")
+        graph._refuse_changes(self)
+
+    def drawn(self, topology: _core.Topology, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+        """Return what LocalGraph.walks returns, by one call of the C++ core."""
+        nodes, edge_ids = _core.random_walks(
+            topology,
+            seeds.numpy().astype(np.int64, copy=False),
+            steps=[*zip(self.step_numbers, keys, strict=True)],
+            sums=[self.chosen[edge_type].argument() for edge_type in self.steps] if self.chosen else None,
+            walks_per_node=self.walks_per_node,
+            p=self.p,
+            q=self.q,
+            sorted=next((chosen.argument() for chosen in self.sources.values()), None),
+            end_below=self.end_below,
+            want_edge_ids=self.edge_ids,
+            num_threads=num_threads(),
+            op=self.name,
+        )
+        shape, steps = (len(seeds), self.walks_per_node), len(self.steps)
+        ids = None if edge_ids is None else torch.from_numpy(edge_ids).view(*shape, steps)
+        return torch.from_numpy(nodes).view(*shape, steps + 1), ids
 
     @property
     def end_below(self) -> int:

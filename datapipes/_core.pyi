@@ -167,12 +167,21 @@ def draw_steps(
     step: WalkStep,
     sums: RowSums | None = None,
     op: str = "sample_random_walk",
-) -> tuple[_I64, NDArray[Any], _I64, NDArray[np.uint8], NDArray[np.float64] | None]: ...
-def chosen_steps(
+) -> tuple[_I64, NDArray[Any], _I64, NDArray[np.uint8], NDArray[np.float64]]: ...
+def whole_rows(
+    indptr: _I64,
+    indices: NDArray[Any],
+    edge_ids: _I64 | None,
+    num_sources: int,
+    rows: _I64,
+    sums: RowSums | None = None,
+    op: str = "sample_random_walk",
+) -> tuple[_I64, NDArray[Any], _I64, NDArray[np.uint8], NDArray[np.float64]]: ...
+def chosen_steps(counts: _I64, kinds: NDArray[np.uint8], near: NDArray[np.uint8]) -> _I64: ...
+def chosen_in_rows(
     counts: _I64,
     sources: NDArray[Any],
-    kinds: NDArray[np.uint8],
-    sums: NDArray[np.float64] | None,
+    sums: NDArray[np.float64],
     near: NDArray[np.uint8],
     walkers: _I64,
     before: _I64,

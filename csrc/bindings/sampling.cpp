@@ -304,43 +304,56 @@ void bind_sampling(py::module_& m) {
       py::arg("end_below") = 0, py::arg("want_edge_ids") = false, py::arg("num_threads") = 1,
       py::arg("op") = "sample_random_walk");
   const auto bind_steps = [&]<class Id>(Id) {
+    const auto to_python = [](DrawnSteps<Id>&& drawn, const std::optional<Array<std::int64_t>>& edge_ids) {
+      if (edge_ids) {
+        const auto ids = view(*edge_ids, "edge_ids");
+        for (std::int64_t i = 0; i < drawn.positions.size(); ++i)
+          drawn.positions[i] = ids[static_cast<std::size_t>(drawn.positions[i])];
+      }
+      return py::make_tuple(to_numpy(std::move(drawn.counts)), to_numpy(std::move(drawn.sources)),
+                            to_numpy(std::move(drawn.positions)), to_numpy(std::move(drawn.kinds)),
+                            to_numpy(std::move(drawn.sums)));
+    };
     m.def(
         "draw_steps",
-        [](const Array<std::int64_t>& indptr, const Array<Id>& indices, const std::optional<Array<std::int64_t>>& edge_ids,
-           std::int64_t num_sources, const Array<std::int64_t>& rows, const Array<std::int64_t>& walkers,
-           const Array<std::int64_t>& before, const WalkStep& step, const std::shared_ptr<ArrayRowSums>& sums,
-           const std::string& op) {
+        [to_python](const Array<std::int64_t>& indptr, const Array<Id>& indices,
+                    const std::optional<Array<std::int64_t>>& edge_ids, std::int64_t num_sources, const Array<std::int64_t>& rows,
+                    const Array<std::int64_t>& walkers, const Array<std::int64_t>& before, const WalkStep& step,
+                    const std::shared_ptr<ArrayRowSums>& sums, const std::string& op) {
           const RowView<Id> graph{view(indptr, "indptr"), view(indices, "indices"), num_sources};
           const auto at = view(rows, "rows"), numbers = view(walkers, "walkers"), nodes = view(before, "before");
-          std::span<const std::int64_t> ids;
-          if (edge_ids) ids = view(*edge_ids, "edge_ids");
-          auto drawn = without_gil([&] {
-            auto found =
-                draw_steps<Id>(op.c_str(), graph, at, numbers, nodes, step, sums ? std::optional(sums->sums()) : std::nullopt);
-            if (!ids.empty())
-              for (std::int64_t i = 0; i < found.positions.size(); ++i)
-                found.positions[i] = ids[static_cast<std::size_t>(found.positions[i])];
-            return found;
-          });
-          return py::make_tuple(to_numpy(std::move(drawn.counts)), to_numpy(std::move(drawn.sources)),
-                                to_numpy(std::move(drawn.positions)), to_numpy(std::move(drawn.kinds)),
-                                to_numpy_if(sums != nullptr, std::move(drawn.sums)));
+          const auto of = sums ? std::optional(sums->sums()) : std::nullopt;
+          return to_python(without_gil([&] { return draw_steps<Id>(op.c_str(), graph, at, numbers, nodes, step, of); }),
+                           edge_ids);
         },
         py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(), py::arg("num_sources"),
         py::arg("rows").noconvert(), py::arg("walkers").noconvert(), py::arg("before").noconvert(), py::arg("step"),
         py::arg("sums") = py::none(), py::arg("op") = "sample_random_walk");
     m.def(
-        "chosen_steps",
-        [](const Array<std::int64_t>& counts, const Array<Id>& sources, const Array<std::uint8_t>& kinds,
-           const std::optional<Array<double>>& sums, const Array<std::uint8_t>& near, const Array<std::int64_t>& walkers,
-           const Array<std::int64_t>& before, const WalkStep& step) {
-          StepsGiven<Id> given{view(counts, "counts"), view(sources, "sources"), view(kinds, "kinds"), {}, view(near, "near")};
-          if (sums) given.sums = view(*sums, "sums");
-          const auto numbers = view(walkers, "walkers"), nodes = view(before, "before");
-          return to_numpy(without_gil([&] { return chosen_steps<Id>(given, numbers, nodes, step); }));
+        "whole_rows",
+        [to_python](const Array<std::int64_t>& indptr, const Array<Id>& indices,
+                    const std::optional<Array<std::int64_t>>& edge_ids, std::int64_t num_sources, const Array<std::int64_t>& rows,
+                    const std::shared_ptr<ArrayRowSums>& sums, const std::string& op) {
+          const RowView<Id> graph{view(indptr, "indptr"), view(indices, "indices"), num_sources};
+          const auto at = view(rows, "rows");
+          const auto of = sums ? std::optional(sums->sums()) : std::nullopt;
+          return to_python(without_gil([&] { return whole_rows<Id>(op.c_str(), graph, at, of); }), edge_ids);
         },
-        py::arg("counts").noconvert(), py::arg("sources").noconvert(), py::arg("kinds").noconvert(), py::arg("sums").noconvert(),
-        py::arg("near").noconvert(), py::arg("walkers").noconvert(), py::arg("before").noconvert(), py::arg("step"));
+        py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(), py::arg("num_sources"),
+        py::arg("rows").noconvert(), py::arg("sums") = py::none(), py::arg("op") = "sample_random_walk");
+    m.def(
+        "chosen_in_rows",
+        [](const Array<std::int64_t>& counts, const Array<Id>& sources, const Array<double>& sums,
+           const Array<std::uint8_t>& near, const Array<std::int64_t>& walkers, const Array<std::int64_t>& before,
+           const WalkStep& step) {
+          const auto of = view(counts, "counts"), numbers = view(walkers, "walkers"), nodes = view(before, "before");
+          const auto ids = view(sources, "sources");
+          const auto weights = view(sums, "sums");
+          const auto are_near = view(near, "near");
+          return to_numpy(without_gil([&] { return chosen_in_rows<Id>(of, ids, weights, are_near, numbers, nodes, step); }));
+        },
+        py::arg("counts").noconvert(), py::arg("sources").noconvert(), py::arg("sums").noconvert(), py::arg("near").noconvert(),
+        py::arg("walkers").noconvert(), py::arg("before").noconvert(), py::arg("step"));
     m.def(
         "sorted_sources",
         [](const Array<std::int64_t>& indptr, const Array<Id>& indices, int num_threads) {
@@ -355,6 +368,14 @@ void bind_sampling(py::module_& m) {
              return WalkStep{key, number, end_below, p, q};
            }),
            py::arg("key"), py::arg("number"), py::arg("end_below") = 0, py::arg("p") = 1.0, py::arg("q") = 1.0);
+  m.def(
+      "chosen_steps",
+      [](const Array<std::int64_t>& counts, const Array<std::uint8_t>& kinds, const Array<std::uint8_t>& near) {
+        const auto of = view(counts, "counts");
+        const auto given = view(kinds, "kinds"), are_near = view(near, "near");
+        return to_numpy(without_gil([&] { return chosen_steps(of, given, are_near); }));
+      },
+      py::arg("counts").noconvert(), py::arg("kinds").noconvert(), py::arg("near").noconvert());
   bind_steps(std::int32_t{});
   bind_steps(std::int64_t{});
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <stdexcept>
 
@@ -245,32 +244,17 @@ class Group {
     return found < begin + degree && sources[found] == source;
   }
 
-  // Draws by the running sums of the chances of all in-edges.
+  // Draws by the weights times the chances of all in-edges.
   std::int64_t draw_exactly(const Relation<Id>& relation, const Step& step, std::int64_t i) {
     const InEdges row = row_[i];
-    sums_.resize(static_cast<std::size_t>(row.degree));
-    double total = 0, before = 0;
-    for (std::int64_t offset = 0; offset < row.degree; ++offset) {
+    const double* const sums = step.sums ? step.sums->sums.data() + row.begin : nullptr;
+    const auto weight = [&](std::int64_t offset) {
       const Id source = relation.rows.indices[static_cast<std::size_t>(row.begin + offset)];
-      double weight = 1;
-      if (step.sums) {
-        const double sum = step.sums->sums[static_cast<std::size_t>(row.begin + offset)];
-        weight = sum - before;
-        before = sum;
-      }
-      const double chance = source == before_[i]                                                 ? acceptance_.back_weight
-                            : is_near(i, source, guess_of(i, source, relation.rows.num_sources)) ? 1.0
-                                                                                                 : acceptance_.far_weight;
-      total += weight * chance;
-      sums_[static_cast<std::size_t>(offset)] = total;
-    }
-    if (!std::isfinite(total))
-      throw std::invalid_argument(request_.op + ": the weights of the in-edges of node " + std::to_string(at_[i]) +
-                                  ", times 1/p and 1/q, have an infinite sum. Scale the weights down.");
-    const std::uint32_t high = stream_[i].word(), low = stream_[i].word();
-    const double x = place_of(high, low, total);
-    const auto found = std::upper_bound(sums_.begin(), sums_.end(), x) - sums_.begin();
-    return row.begin + (found == row.degree ? last_drawable(sums_.data(), 0, row.degree) : found);
+      const double own = sums == nullptr ? 1.0 : offset == 0 ? sums[0] : sums[offset] - sums[offset - 1];
+      const bool is_back = source == before_[i];
+      return own * acceptance_.weight(is_back, !is_back && is_near(i, source, guess_of(i, source, relation.rows.num_sources)));
+    };
+    return row.begin + draw_by_weights(stream_[i], row.degree, sums_, weight);
   }
 
   // Takes the step, and prefetches the rows of the next.
@@ -330,7 +314,8 @@ void check(const Topology<Id>& graph, const WalkRequest<Id>& request) {
       throw std::invalid_argument("a step does not begin at the type where the step before ends.");
     const RowView<Id>& rows = graph.relations[step.relation].rows;
     if (step.sums) check_row_sums(*step.sums, rows.num_rows(), std::ssize(rows.indices));
-    if (!is_plain && (step.relation != request.steps.front().relation || request.sorted.size() != rows.indices.size()))
+    if (!is_plain && request.steps.size() > 1 &&
+        (step.relation != request.steps.front().relation || request.sorted.size() != rows.indices.size()))
       throw std::invalid_argument("p and q need one relation, and its sources in ascending order.");
   }
   if (!(request.p > 0 && request.q > 0)) throw std::invalid_argument("p and q must be above 0.");

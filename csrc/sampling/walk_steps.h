@@ -2,28 +2,36 @@
 //   A part draws the in-edges that a walk may take, but does not know which sources are near: have an edge to the node before.
 //   draw_steps: for walk i at rows[i], with the number walkers[i], that came from before[i] (-1: no such node), the in-edges in
 //   the order in which they decide: those that are accepted if the source is near, or if it is far, then one that is accepted
-//   for sure. If no draw of 64 is sure: the whole row, and with weights its running sums. Nothing: the walk ends.
-//   chosen_steps: for each walk the place of its in-edge among those of draw_steps, given which sources are near; -1: it ends.
+//   for sure; or one of the kind kOpen, which stands for the whole row, if none of 64 draws is sure. Nothing: the walk ends.
+//   chosen_steps: for each walk the place of its in-edge among those of draw_steps, given which sources are near; kEnds, or
+//   kIsOpen if the row decides.
+//   whole_rows: all in-edges of each row. chosen_in_rows: for each walk, given the row that it is at, the place of its in-edge.
 // Throws std::out_of_range (IndexError) on a row that is not there, std::invalid_argument (ValueError) on lengths that do not
 // fit, on a corrupt graph, and on in-edges that draw_steps does not give. Touches no Python object.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "common/buffer.h"
 #include "graph/row_view.h"
+#include "random/philox.h"
 #include "sampling/row_sums.h"
+#include "sampling/sums_search.h"
 
 namespace datapipes {
 
 inline constexpr int kMostRefusals = 64;  // of in-edges, by node2vec; then one draw decides
 
-// The chances of node2vec, as the words that accept: those below a limit.
+// The chances of in-edges: those from the node before (back), those whose source is near, and all others.
 struct Acceptance {
-  std::uint64_t back, near, far;  // in-edges from the node before, from a source of its in-edges, from any other
+  std::uint64_t back, near, far;  // the words that accept are below
   double back_weight, far_weight;
   bool is_plain;
 
@@ -32,7 +40,23 @@ struct Acceptance {
     const auto limit = [&](double weight) { return static_cast<std::uint64_t>(weight / most * 0x1p32); };
     back = limit(back_weight), near = limit(1.0), far = limit(far_weight);
   }
+  double weight(bool is_back, bool is_near) const { return is_back ? back_weight : is_near ? 1.0 : far_weight; }
+  bool knows_without_near() const { return near == far && far_weight == 1; }
 };
+
+// Draws one of `degree` in-edges in proportion to weight_of(i); `sums` is scratch memory.
+template <class WeightOf>
+std::int64_t draw_by_weights(Stream& stream, std::int64_t degree, std::vector<double>& sums, WeightOf&& weight_of) {
+  sums.resize(static_cast<std::size_t>(degree));
+  double total = 0;
+  for (std::int64_t i = 0; i < degree; ++i) sums[static_cast<std::size_t>(i)] = total += weight_of(i);
+  if (!std::isfinite(total) || !(total > 0))
+    throw std::invalid_argument("the weights of the in-edges of a node, times 1/p and 1/q, add up to " + std::to_string(total) +
+                                "; a finite number above 0 is needed. Scale the weights.");
+  const std::uint32_t high = stream.word(), low = stream.word();
+  const auto found = std::upper_bound(sums.begin(), sums.end(), place_of(high, low, total)) - sums.begin();
+  return found == degree ? last_drawable(sums.data(), 0, degree) : found;
+}
 
 // What the walks of a step have in common.
 struct WalkStep {
@@ -42,15 +66,16 @@ struct WalkStep {
   double p = 1, q = 1;
 };
 
-enum class StepKind : std::uint8_t { kSure, kIfNear, kIfFar, kRow };
+enum class StepKind : std::uint8_t { kSure, kIfNear, kIfFar, kOpen };
+inline constexpr std::int64_t kEnds = -1, kIsOpen = -2;
 
 template <class Id>
 struct DrawnSteps {
-  Buffer<std::int64_t> counts;  // [walks]
+  Buffer<std::int64_t> counts;  // [walks], or [rows]
   Buffer<Id> sources;           // [sum of counts], as all below
   Buffer<std::int64_t> positions;
-  Buffer<std::uint8_t> kinds;  // StepKind
-  Buffer<double> sums;         // empty without weights; 0 but in whole rows
+  Buffer<std::uint8_t> kinds;  // StepKind; empty for whole rows
+  Buffer<double> sums;         // for whole rows with weights, else empty
 };
 
 template <class Id>
@@ -59,16 +84,18 @@ DrawnSteps<Id> draw_steps(const char* op, const RowView<Id>& graph, std::span<co
                           const std::optional<RowSums>& sums);
 
 template <class Id>
-struct StepsGiven {
-  std::span<const std::int64_t> counts;
-  std::span<const Id> sources;
-  std::span<const std::uint8_t> kinds;
-  std::span<const double> sums;        // empty without weights
-  std::span<const std::uint8_t> near;  // of each in-edge; read where it decides
-};
+DrawnSteps<Id> whole_rows(const char* op, const RowView<Id>& graph, std::span<const std::int64_t> rows,
+                          const std::optional<RowSums>& sums);
 
+// near: of each in-edge; read where it decides.
+Buffer<std::int64_t> chosen_steps(std::span<const std::int64_t> counts, std::span<const std::uint8_t> kinds,
+                                  std::span<const std::uint8_t> near);
+
+// counts, sources and sums (empty without weights): of the row of each walk.
 template <class Id>
-Buffer<std::int64_t> chosen_steps(const StepsGiven<Id>& given, std::span<const std::int64_t> walkers,
-                                  std::span<const std::int64_t> before, const WalkStep& step);
+Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t> counts, std::span<const Id> sources,
+                                    std::span<const double> sums, std::span<const std::uint8_t> near,
+                                    std::span<const std::int64_t> walkers, std::span<const std::int64_t> before,
+                                    const WalkStep& step);
 
 }  // namespace datapipes

@@ -118,7 +118,7 @@ void what_does_not_fit_is_refused() {
   CHECK_THROWS(std::out_of_range, walk({-1}, {.steps = steps}));
   CHECK_THROWS(std::length_error, walk({0}, {.steps = steps, .walks_per_node = std::int64_t{1} << 33}));
   CHECK_THROWS(std::invalid_argument, walk({0}, {.steps = {{1, 5, std::nullopt}}}));
-  CHECK_THROWS(std::invalid_argument, walk({0}, {.steps = steps, .p = 2}));
+  CHECK_THROWS(std::invalid_argument, walk({0}, {.steps = {steps[0], steps[0]}, .p = 2}));
   CHECK_THROWS(std::invalid_argument, walk({0}, {.steps = steps, .q = -1}));
 }
 

@@ -203,7 +203,7 @@ class Graph(ABC):
         """
 
     @abstractmethod
-    def _refuse_changes(self, plan: HopPlan) -> None:
+    def _refuse_changes(self, plan: HopPlan | WalkPlan) -> None:
         """Raise ValueError if a value that the choice of `plan` reads has changed since the plan was made."""
 
     @abstractmethod

@@ -18,6 +18,7 @@ from datapipes.base.threads import num_threads
 from datapipes.base.types import of_type
 from datapipes.graph.choice import Choice, Chosen, Rows
 
+MOST_BIAS = 2.0**64  # of p and q, and of 1 / p and 1 / q
 MOST_WALKS = 2**32  # in a minibatch: the limit of the random key's stream
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import check_bool, check_int, shown
+from datapipes.base.checks import check_bool, check_int, check_within, shown
 from datapipes.base.codec import join_key
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import known_edge_type, type_text
@@ -19,7 +19,7 @@ from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import UNIFORM
 from datapipes.graph.graph import Graph
-from datapipes.graph.walks import MOST_WALKS, WalkPlan
+from datapipes.graph.walks import MOST_BIAS, MOST_WALKS, WalkPlan
 from datapipes.minibatch import MiniBatch
 from datapipes.sampling.choice_sampler import CONCURRENCY, checked_concurrency
 from datapipes.sampling.fanouts import fingerprint_of_hops
@@ -29,7 +29,8 @@ from datapipes.sampling.seed_ids import check_seed_types, check_seeds
 
 __all__ = ["RandomWalkSampler"]
 
-MOST_BIAS = 2.0**64  # of p and q, and of 1 / p and 1 / q
+
+MOST_STEPS = 2**20  # of a walk
 
 
 @register_stage("sample_random_walk")
@@ -91,7 +92,7 @@ class RandomWalkSampler(MiniBatchTransformer):
         own_async = type(self).transform_async is not RandomWalkSampler.transform_async
         self.asynchronous = own_async or (graph._in_parts and not hides_own(self, RandomWalkSampler, "transform"))
         self.concurrency = checked_concurrency(self, concurrency)
-        self.walk_length = check_int(self.name, "walk_length", walk_length, 0)
+        self.walk_length = check_int(self.name, "walk_length", walk_length, 0, MOST_STEPS)
         self.walks_per_node = check_int(self.name, "walks_per_node", walks_per_node, 1)
         self.p = self._number("p", p, 1 / MOST_BIAS, MOST_BIAS, "[2^-64, 2^64]")
         self.q = self._number("q", q, 1 / MOST_BIAS, MOST_BIAS, "[2^-64, 2^64]")
@@ -99,7 +100,7 @@ class RandomWalkSampler(MiniBatchTransformer):
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
         self.metapath = self._checked_metapath(metapath)
         if self.metapath is not None and (self.p, self.q) != (1.0, 1.0):
-            raise ValueError(f"{self.name}: p and q are for walks without a metapath. Leave them out.")
+            raise ValueError(f"{self.name}: p and q (node2vec) are for graphs without types. Leave them out.")
         path = self.metapath or [None]
         steps = [path[step % len(path)] for step in range(self.walk_length)]
         self.prob_name = prob_name
@@ -117,6 +118,8 @@ class RandomWalkSampler(MiniBatchTransformer):
         )
         if (items := items_before(source)) is not None:
             check_seed_types(self.name, getattr(items, "types", None), graph)
+            item_sets = getattr(items, "item_sets", {None: items})
+            self._refuse_seeds(item_sets, max(len(item_set.seeds_shape) + 1 for item_set in item_sets.values()))
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         keys = self.plan.keys(self.rng_of(minibatch))
@@ -145,7 +148,7 @@ class RandomWalkSampler(MiniBatchTransformer):
         of_graph = fingerprint_of_hops(self.graph, [], self.return_edge_ids)
         del of_graph["fanouts"]
         walks = {name: getattr(self, name) for name in ("walk_length", "walks_per_node", "p", "q", "restart_prob")}
-        path = {} if self.metapath is None else {"metapath": [join_key(edge_type) for edge_type in self.metapath]}
+        path = {} if self.metapath is None else {"metapath": [join_key(of) for of in self._period()]}
         return {**of_graph, **walks, **path, **self.plan.choice.fingerprint(self.graph._choice_digests(self.plan))}
 
     @property
@@ -153,7 +156,25 @@ class RandomWalkSampler(MiniBatchTransformer):
         return (self.graph,) if isinstance(self.graph, Hashed) else ()
 
     def describe(self) -> dict[str, Any]:
-        return {"walk_length": self.walk_length, "walks_per_node": self.walks_per_node, "graph": self.graph}
+        usual = {"p": 1.0, "q": 1.0, "restart_prob": 0.0, "metapath": None, "prob_name": None, "return_edge_ids": False}
+        chosen = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
+        return {"walk_length": self.walk_length, "walks_per_node": self.walks_per_node, "graph": self.graph, **chosen}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.graph._refuse_changes(self.plan)  # a worker would build the stage over the present values
+        return super().__reduce__()
+
+    def _period(self) -> list[Any]:
+        """Return the shortest metapath that has the same steps."""
+        steps = self.plan.steps[: len(self.metapath or ())]
+        return next(
+            (
+                list(steps[:size])
+                for size in range(1, len(steps))
+                if all(a == b for a, b in zip(steps, steps[size:], strict=False))
+            ),
+            list(steps),
+        )
 
     @property
     def _start(self) -> Any:
@@ -162,20 +183,11 @@ class RandomWalkSampler(MiniBatchTransformer):
 
     def _seeds(self, seeds: Any) -> Tensor:
         """Return the seeds of a minibatch, checked: ids [n]."""
-        if self.metapath is not None:
-            if not isinstance(seeds, dict) or {*seeds} != {self._start}:
-                found = f"types {shown(sorted(map(type_text, seeds)))}" if isinstance(seeds, dict) else "no types"
-                raise ValueError(
-                    f"{self.name}: the metapath begins at nodes of type {self._start!r}, found seeds of {found}. Give "
-                    "seeds of this type alone."
-                )
-            seeds = seeds[self._start]
-        ids = check_seeds(self.name, "seeds", seeds)
-        if ids.ndim != 1:
-            raise ValueError(
-                f"{self.name}: walks begin at nodes [n], found seeds of shape {list(ids.shape)}. Take one column, or "
-                "flatten them."
-            )
+        by_type = seeds if isinstance(seeds, dict) else {None: seeds}
+        self._refuse_seeds(by_type, getattr(by_type.get(self._start), "ndim", 1))
+        ids = check_seeds(self.name, "seeds", by_type[self._start])
+        num_nodes = self.graph.num_nodes_of(self._start)
+        check_within(self.name, "seeds", ids, num_nodes, "Take the seeds from the same graph.")
         if len(ids) * self.walks_per_node > MOST_WALKS:
             raise ValueError(
                 f"{self.name}: {len(ids)} seeds with {self.walks_per_node} walks each; at most 2^32 walks can be drawn "
@@ -186,13 +198,27 @@ class RandomWalkSampler(MiniBatchTransformer):
         check_memory(self.name, f"walks with {num_entries} nodes", num_bytes, "Use a smaller batch_size.")
         return ids
 
+    def _refuse_seeds(self, types: Collection[Any], ndim: int) -> None:
+        """Raise ValueError if seeds of these types, or of so many dimensions, are no nodes at which walks begin."""
+        if {*types} != {self._start}:
+            found = f"the types {shown(sorted(map(type_text, types)))}" if None not in types else "no types"
+            raise ValueError(
+                f"{self.name}: the metapath begins at nodes of type {self._start!r}, found seeds of {found}. Give "
+                "seeds of this type alone."
+            )
+        if ndim != 1:
+            raise ValueError(
+                f"{self.name}: walks begin at nodes [n], found seeds of {ndim} dimensions. Take one column, or flatten "
+                "them."
+            )
+
     def _number(self, name: str, value: Any, least: float, most: float, allowed: str) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise TypeError(f"{self.name}: {name} must be a number, got {shown(value)}. Leave it out.")
-        number = float(value)
+            raise TypeError(f"{self.name}: {name} must be a number, got {shown(value)}. Pass a float.")
+        number: Any = value
         if not least <= number <= most:
             raise ValueError(f"{self.name}: {name} must be in {allowed}, got {shown(value)}. Leave it out.")
-        return number
+        return float(number)
 
     def _checked_metapath(self, metapath: Any) -> list[Any] | None:
         """Return the metapath as tuples; None without types.
@@ -214,7 +240,12 @@ class RandomWalkSampler(MiniBatchTransformer):
         path = [known_edge_type(self.name, edge_type, known) for edge_type in metapath]
         for step, edge_type in enumerate(path):
             is_repeated = self.walk_length > len(path)
-            before = path[step - 1] if step > 0 or is_repeated else None
+            if step == 0 and is_repeated and path[-1][0] != edge_type[2]:
+                raise ValueError(
+                    f"{self.name}: the metapath has {len(path)} steps and is repeated, but it ends at "
+                    f"{path[-1][0]!r} and begins at {edge_type[2]!r}. Name all steps, or a way back."
+                )
+            before = path[step - 1] if step > 0 else None
             if before is not None and before[0] != edge_type[2]:
                 raise ValueError(
                     f"{self.name}: step {step} of the metapath begins at {edge_type[2]!r}, but the step before it ends "

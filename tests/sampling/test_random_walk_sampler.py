@@ -1,6 +1,7 @@
 """RandomWalkSampler equals the twin of docs/semantics.md, section 4.11; its steps have the stated probabilities."""
 
 import itertools
+import pickle
 from collections import Counter
 from typing import Any
 
@@ -94,9 +95,10 @@ def test_drawn_graphs_are_walked_as_the_twin_does(data):
     options = {"p": p, "q": q, "restart_prob": data.draw(st.sampled_from([0.0, 0.1]))}
     prob_name = None if weights is None else "w"
     pipe = dp.ItemSampler(dp.ItemSet(torch.tensor(seeds)), len(seeds), seed=3)
-    made = first(pipe.sample_random_walk(graph, 3, prob_name=prob_name, return_edge_ids=True, **options))
+    length = data.draw(st.integers(1, 3))
+    made = first(pipe.sample_random_walk(graph, length, prob_name=prob_name, return_edge_ids=True, **options))
     key = twin.hop_key(3, 0, 0, 1, 0, 0)
-    expect_walks(made, seeds, [rows_of(graph.relation(None), prob_name)] * 3, [key] * 3, **options)
+    expect_walks(made, seeds, [rows_of(graph.relation(None), prob_name)] * length, [key] * length, **options)
     assert made.extra["walks"].dtype == graph.index_dtype
 
 
@@ -215,14 +217,18 @@ def test_what_is_refused(refuses):
     typed = typed_items()
     for metapath in (None, [], "author:writes:paper", 5):
         refuses(TypeError, typed.sample_random_walk, typed_graph(), 3, metapath=metapath)
-    for metapath in ([("a", "b", "c")], [WRITES], [WRITES, CITES]):
+    for metapath in ([("a", "b", "c")], [WRITES], [WRITES, CITES], [CITES]):
         refuses(ValueError, typed.sample_random_walk, typed_graph(), 3, metapath=metapath)
     refuses(ValueError, typed.sample_random_walk, typed_graph(), 1, metapath=[CITES], p=2.0)
-    refuses(ValueError, first, typed.sample_random_walk(typed_graph(), 1, metapath=[CITES]))
+    refuses(ValueError, first, typed.transform(as_it_is).sample_random_walk(typed_graph(), 1, metapath=[CITES]))
     refuses(TypeError, typed.sample_random_walk, graph, 3)
     pairs = dp.ItemSampler(dp.ItemSet(torch.tensor([[0, 1]])), 1)
-    refuses(ValueError, first, pairs.sample_random_walk(graph, 3))
-    refuses(IndexError, first, dp.ItemSampler(dp.ItemSet(torch.tensor([40])), 1).sample_random_walk(graph, 3))
+    refuses(ValueError, pairs.sample_random_walk, graph, 3)
+    refuses(ValueError, first, pairs.transform(as_it_is).sample_random_walk(graph, 3))
+    for seed, length in ((40, 3), (-1, 3), (2**32 + 3, 3), (40, 0)):
+        for of in (graph.with_index_dtype(torch.int32), small_parts()):
+            seeds = dp.ItemSampler(dp.ItemSet(torch.tensor([seed])), 1)
+            refuses(IndexError, first, seeds.sample_random_walk(of, length))
     twice = dp.ItemSet((torch.arange(4), torch.arange(4)), names=("seeds", "walks"))
     refuses(ValueError, first, dp.ItemSampler(twice, 2).sample_random_walk(graph, 3))
     with pytest.raises(ValueError, match="2\\^32"):
@@ -240,6 +246,17 @@ def test_weights_that_change_are_refused():
     graph.edge_attributes["w"][3] = 9.0
     with pytest.raises(ValueError, match="changed in place"):
         first(pipe)
+    with pytest.raises(ValueError, match="changed in place"):
+        pickle.dumps(pipe)
+
+
+def test_a_state_names_the_steps_and_not_how_they_are_written():
+    papers = dp.ItemSampler(dp.HeteroItemSet({"paper": dp.ItemSet(40)}), 9, shuffle=True, seed=5)
+    once, twice, other = (
+        papers.sample_random_walk(typed_graph(), 4, metapath=metapath)
+        for metapath in ([CITES], [CITES, ":".join(CITES)], [WRITES, WRITTEN])
+    )
+    assert once.fingerprint() == twice.fingerprint() != other.fingerprint()
 
 
 @pytest.mark.parametrize("dtype", ID_DTYPES)
@@ -256,7 +273,8 @@ def test_the_kernel_refuses_what_does_not_fit(refuses, dtype):
     refuses(ValueError, walks, walks_per_node=0)
     refuses(ValueError, walks, walks_per_node=2**32 + 1)
     refuses(ValueError, walks, p=0.0)
-    refuses(ValueError, walks, p=2.0)
+    refuses(ValueError, walks, steps=((0, 7), (0, 7)), p=2.0)
+    assert walks(p=2.0)[0].shape == (2,)
     refuses(ValueError, walks, end_below=2**32 + 1)
     refuses(ValueError, walks, sums=[])
     refuses(ValueError, walks, indices=np.array([5, 5, 5], dtype))
@@ -282,25 +300,38 @@ def test_the_kernels_of_a_step_refuse_what_does_not_fit(refuses, dtype):
     refuses(ValueError, drawn, indices=np.array([5, 5, 5], dtype))
     refuses(ValueError, drawn, step=_core.WalkStep(7, 1, q=0.0))
 
-    def chosen(counts=(1, 2), kinds=(0, 1, 0), sums=None, near=(0, 1, 0), before=walks):
-        near, sources = np.array(near, np.uint8), np.array([0, 1, 1], dtype)
-        sums = None if sums is None else np.array(sums)
-        return _core.chosen_steps(
-            np.array(counts), sources, np.array(kinds, np.uint8), sums, near, walks, before, step
-        ).tolist()
+    def chosen(counts=(1, 2), kinds=(0, 1, 0), near=(0, 1, 0)):
+        arrays = np.array(counts), np.array(kinds, np.uint8), np.array(near, np.uint8)
+        return _core.chosen_steps(*arrays).tolist()
 
     assert chosen() == [0, 1]
     assert chosen(near=(0, 0, 0)) == [0, 2]
     assert chosen(kinds=(0, 2, 0)) == [0, 2]
+    assert chosen(kinds=(0, 2, 3)) == [0, -2]
     assert chosen(counts=(0, 3)) == [-1, 0]
     refuses(ValueError, chosen, counts=(1, 1))
     refuses(ValueError, chosen, counts=(4, -1))
     refuses(ValueError, chosen, kinds=(1, 0, 0))
     refuses(ValueError, chosen, kinds=(0, 0))
     refuses(ValueError, chosen, near=(0, 0))
-    refuses(ValueError, chosen, before=np.array([0]))
-    for sums in ([0.0, 0.0, 0.0], [0.0, 2.0, 1.0], [0.0, 1.0, float("inf")], [0.0, float("nan"), 1.0]):
-        refuses(ValueError, chosen, kinds=(0, 3, 3), sums=sums)
+
+    def by_rows(counts=(1, 2), sums=(), near=(0, 1, 0), before=walks):
+        sources = np.array([0, 1, 1], dtype)
+        arrays = np.array(counts), sources, np.array(sums, float), np.array(near, np.uint8), walks, before
+        return _core.chosen_in_rows(*arrays, step).tolist()
+
+    assert by_rows()[0] == 0
+    assert by_rows(sums=(2.0, 0.0, 1.0)) == [0, 2]
+    refuses(ValueError, by_rows, counts=(0, 3))
+    refuses(ValueError, by_rows, counts=(1, 1))
+    refuses(ValueError, by_rows, near=(0, 0))
+    refuses(ValueError, by_rows, before=np.array([0]))
+    for sums in ([0.0, 0.0, 0.0], [1.0, 2.0, 1.0], [1.0, 1.0, float("inf")], [1.0, float("nan"), 1.0], [1.0]):
+        refuses(ValueError, by_rows, sums=sums)
+    counts, sources, ids, kinds, sums = _core.whole_rows(indptr, indices, np.array([5, 6, 7]), 2, np.array([1, 0, 1]))
+    assert (counts.tolist(), sources.tolist(), ids.tolist()) == ([1, 2, 1], [1, 1, 0, 1], [7, 5, 6, 7])
+    assert len(kinds) == len(sums) == 0
+    refuses(IndexError, _core.whole_rows, indptr, indices, None, 2, np.array([2]))
 
 
 # --- over parts

@@ -23,7 +23,7 @@ from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Draw, DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.rows import Rows, RowsRequest
-from datapipes.distributed.requests.steps import StepsRequest
+from datapipes.distributed.requests.steps import StepsRequest, WholeRowsRequest
 from datapipes.distributed.wire.arrow_message import HEADER, Message, to_bytes
 from datapipes.distributed.wire.envelope import Meant, request_header
 from datapipes.distributed.wire.refusals import (
@@ -73,7 +73,10 @@ class TicketFuzz:
             (DigestRequest((None,), ByTime("time", None))).to_message(meant),
             Message(request_header("statistics", meant), {}),
             EdgesRequest(None, ids, ids.flip(0)).to_message(meant),
-            StepsRequest(None, 2, 7, 2**20, 0.5, 2.0, ByWeight("mask"), ids, ids.long(), ids.flip(0)).to_message(meant),
+            StepsRequest(None, 2, 7, 2**20, 0.5, 2.0, True, ByWeight("mask"), ids, ids.long(), ids.flip(0)).to_message(
+                meant
+            ),
+            WholeRowsRequest(None, False, ByWeight("mask"), ids).to_message(meant),
         ]
         if chain is not None:
             self.messages = of_chains(chain, meant)

@@ -89,7 +89,7 @@ def some_pairs() -> EdgesRequest:
 
 def some_steps() -> StepsRequest:
     walks = torch.tensor([4, 0, 8]), torch.tensor([2**32 - 1, 0, 7]), torch.tensor([-1, 4, 4], dtype=torch.int32)
-    return StepsRequest(WRITES, 3, 2**64 - 1, 2**32, 0.25, 4.0, ByWeight("größe"), *walks)
+    return StepsRequest(WRITES, 3, 2**64 - 1, 2**32, 0.25, 4.0, True, ByWeight("größe"), *walks)
 
 
 def some_facts() -> PartitionFacts:

@@ -25,7 +25,7 @@ from datapipes.distributed.requests.draw import DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.request import Request
 from datapipes.distributed.requests.rows import RowsRequest
-from datapipes.distributed.requests.steps import StepsRequest
+from datapipes.distributed.requests.steps import StepsRequest, WholeRowsRequest
 from datapipes.distributed.server.admission import Admission, Hold
 from datapipes.distributed.server.guards import own_memory
 from datapipes.distributed.server.limits import ServerLimits, or_cores, sizes_of
@@ -54,7 +54,8 @@ _RESULTS = {  # names in the statistics; every other error counts as "error"
     UnknownProducer: "unknown_producer",
 }
 OF_PARTS: dict[str, type[Request[Any]]] = {
-    request.kind: request for request in (DigestRequest, DrawRequest, EdgesRequest, RowsRequest, StepsRequest)
+    request.kind: request
+    for request in (DigestRequest, DrawRequest, EdgesRequest, RowsRequest, StepsRequest, WholeRowsRequest)
 }
 _OF_CHAINS = {
     CreateRequest.kind: Producers.create,

@@ -24,7 +24,7 @@ from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Drawn, DrawRequest
 from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.rows import RowsRequest
-from datapipes.distributed.requests.steps import Steps, StepsRequest
+from datapipes.distributed.requests.steps import Steps, StepsRequest, WholeRowsRequest
 from datapipes.distributed.server.service import kind_of
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import BadMessage, from_bytes
@@ -69,7 +69,9 @@ REQUESTS = {
     "rows": some_rows(),
     "no rows": RowsRequest(()),
     "steps": some_steps(),
-    "steps without weights and types": replace(some_steps(), choice=None, edge_type=None),
+    "steps without weights and types": replace(some_steps(), choice=None, edge_type=None, edge_ids=False),
+    "plain steps": replace(some_steps(), p=1.0, q=1.0, before=torch.empty(0, dtype=torch.int32)),
+    "whole rows": WholeRowsRequest(WRITES, False, ByWeight("w"), torch.tensor([4, 0])),
 }
 
 
@@ -80,7 +82,7 @@ def test_a_request_comes_back(name):
     assert plain(vars(arrived)) == plain(vars(request))
 
 
-@pytest.mark.parametrize("kind", ["draw", "draw without edge ids", "digests", "edges", "rows", "steps"])
+@pytest.mark.parametrize("kind", ["draw", "draw without edge ids", "digests", "edges", "rows", "steps", "whole rows"])
 def test_an_answer_comes_back(kind):
     request, answer = REQUESTS[kind], ANSWERS[kind]
     arrived = request.answer_from_message("client", travelled(request.answer_to_message(answer)), FACTS)
@@ -110,10 +112,12 @@ def test_the_facts_come_back(changes):
 NEIGHBORS = torch.tensor([4, 0, 4, 3])  # of two authors, then of three papers
 DRAWN = Drawn(torch.tensor([0, 1, 1, 1, 3, 4]), NEIGHBORS.int(), NEIGHBORS)
 ROWS = [torch.ones(3, 4, 2).bfloat16(), torch.arange(3.0), torch.zeros(1, 0, dtype=torch.bool)]
-KINDS, SUMS = torch.tensor([0, 3, 3]).byte(), torch.tensor([0, 0.5, 9]).double()
-STEPS = Steps(torch.tensor([1, 0, 2]), NEIGHBORS[:3].int(), NEIGHBORS[:3], KINDS, SUMS)
+NO_SUMS, SUMS = torch.empty(0).double(), torch.tensor([0, 0.5, 9]).double()
+STEPS = Steps(torch.tensor([1, 0, 2]), NEIGHBORS[:3].int(), NEIGHBORS[:3], torch.tensor([0, 1, 3]).byte(), NO_SUMS)
+ROWS_OF_WALKS = Steps(torch.tensor([0, 3]), NEIGHBORS[:3].int(), NEIGHBORS[:0], torch.empty(0).byte(), SUMS)
 ANSWERS = {
     "steps": STEPS,
+    "whole rows": ROWS_OF_WALKS,
     "draw": DRAWN,
     "draw without edge ids": DRAWN._replace(edge_ids=None),
     "digests": [None, ["int64:" + "0123456789abcdef" * 2, "int64:" + "0" * 32]],
@@ -151,7 +155,7 @@ def test_the_form_of_requests_does_not_change():
     )
     steps = (
         ',"edge_type":["author","writes","paper"],"number":3,"key":18446744073709551615,"end_below":4294967296,"p":0.25,'
-        '"q":4.0,"choice":{"by":"weight","prob_name":"gr\\u00f6\\u00dfe"}}'
+        '"q":4.0,"edge_ids":true,"choice":{"by":"weight","prob_name":"gr\\u00f6\\u00dfe"}}'
     )
     for message, text in (
         (a_draw().to_message(MEANT), draw),
@@ -338,6 +342,9 @@ def test_what_requests_for_steps_refuse(refuses):
         {"key": 2**64},
         {"end_below": 2**32 + 1},
         {"p": 0.0},
+        {"p": 1.0, "q": 1.0},
+        {"q": 5e-324},
+        {"edge_ids": 1},
         {"q": "1"},
         {"choice": CHOSEN_BY_TIME},
         {"choice": {"by": "x"}},
@@ -357,12 +364,21 @@ def test_steps_that_do_not_fit_are_refused(refuses):
         {"sources": STEPS.sources.long()},
         {"sources": torch.tensor([4, 0, 5]).int()},
         {"edge_ids": torch.tensor([0, 1, -1])},
+        {"counts": torch.tensor([2**63 - 1, 2**63 - 1, 5])},
         {"kinds": torch.tensor([0, 4, 3]).byte()},
-        {"sums": torch.empty(0).double()},
+        {"kinds": torch.tensor([0, 3, 3]).byte()},
+        {"kinds": torch.tensor([0, 0, 1]).byte()},
+        {"sums": SUMS},
     ):
         message = StepsRequest.answer_to_message(STEPS._replace(**change))
         refuses(BadMessage, request.answer_from_message, "client", message, FACTS)
     refuses(BadMessage, request.answer_from_message, "client", Message({}, {}), FACTS)
+    plain_steps = REQUESTS["plain steps"]
+    refuses(BadMessage, plain_steps.answer_from_message, "client", StepsRequest.answer_to_message(STEPS), FACTS)
+    rows = REQUESTS["whole rows"]
+    for change in ({"sums": NO_SUMS}, {"kinds": STEPS.kinds}, {"edge_ids": STEPS.edge_ids}, {"counts": STEPS.counts}):
+        message = WholeRowsRequest.answer_to_message(ROWS_OF_WALKS._replace(**change))
+        refuses(BadMessage, rows.answer_from_message, "client", message, FACTS)
 
 
 def test_answers_that_do_not_fit_are_refused(refuses):

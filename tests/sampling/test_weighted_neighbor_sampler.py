@@ -52,7 +52,7 @@ def test_threads_do_not_change_what_is_drawn(monkeypatch):
     graph.edge_attributes["w"] = (torch.arange(48_000) % 11).bfloat16()
     found = []
     for threads in (1, 2, 7):
-        monkeypatch.setattr("datapipes.graph.local_graph.num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr("datapipes.graph.hops.num_threads", lambda threads=threads: threads)
         pipe = dp.ItemSampler(dp.ItemSet(1200), 1200).sample_neighbor(graph, [9, 20], prob_name="w", replace=True)
         assert next(iter(pipe)).blocks[-1].num_edges > 16_384  # for fewer picks no thread is woken (draw_hop.h)
         found.append(digests(pipe))

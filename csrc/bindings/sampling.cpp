@@ -125,7 +125,7 @@ py::tuple sample_hops_of(const ArrayTopology& graph, const std::vector<GivenRows
     types.push_back(type);
     nodes.push_back({view(rows, "rows"), view(ids, "ids"), view(streams, "streams"), view(times, "times")});
   }
-  return graph.visit([&]<class Id>(const Topology<Id>& topology) -> py::tuple {
+  return graph.visit([&]<class Id>(const Topology<Id>& topology) {
     std::vector<HopDraw<Id>> draws;
     for (const auto& [number, fanout, key] : wanted) {
       if (number >= topology.relations.size())

@@ -250,9 +250,9 @@ class Group {
     const double* const sums = step.sums ? step.sums->sums.data() + row.begin : nullptr;
     const auto weight = [&](std::int64_t offset) {
       const Id source = relation.rows.indices[static_cast<std::size_t>(row.begin + offset)];
-      const double own = sums == nullptr ? 1.0 : offset == 0 ? sums[0] : sums[offset] - sums[offset - 1];
       const bool is_back = source == before_[i];
-      return own * acceptance_.weight(is_back, !is_back && is_near(i, source, guess_of(i, source, relation.rows.num_sources)));
+      return weight_at(sums, offset) *
+             acceptance_.weight(is_back, !is_back && is_near(i, source, guess_of(i, source, relation.rows.num_sources)));
     };
     return row.begin + draw_by_weights(stream_[i], row.degree, sums_, weight);
   }
@@ -318,8 +318,7 @@ void check(const Topology<Id>& graph, const WalkRequest<Id>& request) {
         (step.relation != request.steps.front().relation || request.sorted.size() != rows.indices.size()))
       throw std::invalid_argument("p and q need one relation, and its sources in ascending order.");
   }
-  if (!(request.p > 0 && request.q > 0)) throw std::invalid_argument("p and q must be above 0.");
-  if (request.end_below > std::uint64_t{1} << 32) throw std::invalid_argument("end_below must be at most 2^32.");
+  check_chances(request.p, request.q, request.end_below);
 }
 
 }  // namespace

@@ -22,13 +22,9 @@ std::int64_t draw(Stream& stream, const double* sums, std::int64_t degree) {
   return found == degree ? last_drawable(sums, 0, degree) : found;
 }
 
-double weight_at(const double* sums, std::int64_t i) { return sums == nullptr ? 1.0 : i == 0 ? sums[0] : sums[i] - sums[i - 1]; }
-
 void check_step(std::size_t walkers, std::size_t before, std::size_t rows, const WalkStep& step) {
   if (walkers != rows || before != rows) throw std::invalid_argument("give one walker and one node before for each row.");
-  if (!(step.p >= 0x1p-64 && step.p <= 0x1p64 && step.q >= 0x1p-64 && step.q <= 0x1p64) || step.end_below > std::uint64_t{1}
-                                                                                                                << 32)
-    throw std::invalid_argument("p and q must be in [2^-64, 2^64], and end_below at most 2^32.");
+  check_chances(step.p, step.q, step.end_below);
 }
 
 template <class Id>

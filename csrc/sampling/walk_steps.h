@@ -44,6 +44,18 @@ struct Acceptance {
   bool knows_without_near() const { return near == far && far_weight == 1; }
 };
 
+// Throws std::invalid_argument unless the chances can be computed.
+inline void check_chances(double p, double q, std::uint64_t end_below) {
+  const auto is_allowed = [](double bias) { return bias >= 0x1p-64 && bias <= 0x1p64; };
+  if (!is_allowed(p) || !is_allowed(q) || end_below > std::uint64_t{1} << 32)
+    throw std::invalid_argument("p and q must be in [2^-64, 2^64], and end_below at most 2^32.");
+}
+
+// The weight of an in-edge of a row, given the running sums of the row; null: each has the weight 1.
+inline double weight_at(const double* sums, std::int64_t i) {
+  return sums == nullptr ? 1.0 : i == 0 ? sums[0] : sums[i] - sums[i - 1];
+}
+
 // Draws one of `degree` in-edges in proportion to weight_of(i); `sums` is scratch memory.
 template <class WeightOf>
 std::int64_t draw_by_weights(Stream& stream, std::int64_t degree, std::vector<double>& sums, WeightOf&& weight_of) {

@@ -63,13 +63,9 @@ async def _step(graph: Any, request: StepsRequest) -> tuple[Tensor, Tensor, Tens
     found = [(request.walkers[goes_on], steps, chosen[goes_on])]
     if len(is_open := (chosen == _OPEN).nonzero().view(-1)) > 0:
         found.append(await _by_rows(graph, request.of(is_open)))
-    walkers, sources, ids = (
-        torch.cat(parts)
-        for parts in zip(
-            *((of, steps.sources[at], steps.edge_ids[at[: len(steps.edge_ids)]]) for of, steps, at in found),
-            strict=True,
-        )
-    )
+    walkers = torch.cat([of for of, _, _ in found])
+    sources = torch.cat([steps.sources[at] for _, steps, at in found])
+    ids = torch.cat([steps.edge_ids[at] if request.edge_ids else steps.edge_ids for _, steps, at in found])
     order = walkers.argsort()
     return walkers[order], sources[order], ids[order] if request.edge_ids else ids
 
@@ -95,10 +91,10 @@ async def _by_rows(graph: Any, request: StepsRequest) -> tuple[Tensor, Steps, Te
     return request.walkers, of_walks, torch.from_numpy(chosen)
 
 
-async def _asked(graph: Any, request: Any) -> Steps:
+async def _asked(graph: Any, request: StepsRequest | WholeRowsRequest) -> Steps:
     """Ask the parts that own the ids of a request; return the answers as one, in the order of the ids."""
     by_part = await here_or_off_loop(graph._by_owner, request.ids, ends_of(request.edge_type)[1])
-    answers = await graph._ask_all([Ask(part, _at(request, at)) for part, at in by_part])
+    answers = await graph._ask_all([Ask(part, request.of(at)) for part, at in by_part])
     if len(answers) == 1:
         only: Steps = answers[0]
         return only
@@ -111,12 +107,6 @@ def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
     unique: Any = torch.unique
     distinct, places = unique(rows, dim=0, return_inverse=True)
     return distinct, places
-
-
-def _at(request: Any, places: Tensor) -> Any:
-    if isinstance(request, StepsRequest):
-        return request.of(places)
-    return WholeRowsRequest(request.edge_type, request.edge_ids, request.choice, request.ids[places])
 
 
 def _taken(steps: Steps, places: Tensor) -> Steps:

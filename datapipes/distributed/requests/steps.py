@@ -203,6 +203,10 @@ class WholeRowsRequest(_OfWalks):
     choice: Annotated[Choice, CHOICE] | None
     ids: Tensor
 
+    def of(self, places: Tensor) -> WholeRowsRequest:
+        """Return a request like this one for the ids at `places`."""
+        return replace(self, ids=self.ids[places])
+
     def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> Steps:
         return self._answer(_core.whole_rows(*self._relation(part), self._sums(part)))
 

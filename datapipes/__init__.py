@@ -42,12 +42,16 @@ from datapipes.minibatch.block import Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.minibatch.sparse_rows import SparseRows
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
+from datapipes.sampling.induced_subgraph_sampler import InducedSubgraphSampler, SubgraphNorms, measure_norms
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.negative_sampler import NegativeSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.padder import Padder, measure_sizes
+from datapipes.sampling.pinsage_sampler import PinSageSampler
+from datapipes.sampling.ppr_sampler import PprSampler
 from datapipes.sampling.random_walk_sampler import RandomWalkSampler
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder, add_reverse_edges, exclude_seed_edges
+from datapipes.sampling.shadow_sampler import ShadowSampler
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
@@ -81,6 +85,7 @@ __all__ = [
     "HeteroCSCGraph",
     "HeteroItemSet",
     "InSubgraphSampler",
+    "InducedSubgraphSampler",
     "ItemSampler",
     "ItemSet",
     "LayerNeighborSampler",
@@ -93,6 +98,8 @@ __all__ = [
     "NeighborSampler",
     "Padder",
     "PeerDied",
+    "PinSageSampler",
+    "PprSampler",
     "Prefetcher",
     "QueueTimeoutError",
     "RandomWalkSampler",
@@ -100,10 +107,12 @@ __all__ = [
     "SampledSubgraph",
     "SeedEdgeExcluder",
     "ServerUnavailable",
+    "ShadowSampler",
     "ShmChannel",
     "SparseFeature",
     "SparseRows",
     "Stage",
+    "SubgraphNorms",
     "TemporalNeighborSampler",
     "TensorFeature",
     "UniformNegativeSampler",
@@ -112,6 +121,7 @@ __all__ = [
     "datasets",
     "distributed",
     "exclude_seed_edges",
+    "measure_norms",
     "measure_sizes",
     "random_link_split",
     "register_stage",

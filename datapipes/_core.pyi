@@ -141,13 +141,12 @@ def random_walks(
     graph: Topology,
     seeds: _I64,
     *,
-    steps: list[tuple[int, int]],
+    steps: list[tuple[int, int, int]],
     sums: list[RowSums | None] | None = None,
     walks_per_node: int = 1,
     p: float = 1.0,
     q: float = 1.0,
     sorted: NDArray[Any] | None = None,
-    end_below: int = 0,
     want_edge_ids: bool = False,
     num_threads: int = 1,
     op: str = "sample_random_walk",
@@ -175,6 +174,7 @@ def whole_rows(
     num_sources: int,
     rows: _I64,
     sums: RowSums | None = None,
+    most: _I64 | None = None,
     op: str = "sample_random_walk",
 ) -> tuple[_I64, NDArray[Any], _I64, NDArray[np.uint8], NDArray[np.float64]]: ...
 def chosen_steps(counts: _I64, kinds: NDArray[np.uint8], near: NDArray[np.uint8]) -> _I64: ...
@@ -187,6 +187,16 @@ def chosen_in_rows(
     before: _I64,
     step: WalkStep,
 ) -> _I64: ...
+def ppr(
+    graph: Topology, seeds: _I64, *, keep: int, eps: int, count: int, num_threads: int = 1, op: str = "sample_ppr"
+) -> tuple[NDArray[Any], NDArray[np.uint64], int]: ...
+
+class PprOverParts:
+    def __init__(self, seeds: _I64, *, num_nodes: int, keep: int, eps: int, count: int) -> None: ...
+    def wanted(self) -> tuple[_I64, _I64]: ...
+    def give(self, nodes: _I64, degrees: _I64, sources: NDArray[Any]) -> None: ...
+    def largest(self) -> tuple[_I64, NDArray[np.uint64], int]: ...
+
 def sorted_sources(indptr: _I64, indices: NDArray[Any], *, num_threads: int = 1) -> NDArray[Any]: ...
 
 class GraphInParts:

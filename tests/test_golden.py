@@ -174,6 +174,17 @@ def metapath(*edge_types: Any) -> dp.Stage:
     return items.sample_random_walk(graph_of(Case({}, typed=True)), len(edge_types), metapath=edge_types)
 
 
+def sampled_by(name: str, *arguments: Any, dtype: torch.dtype = torch.int64, **options: Any) -> dp.Stage:
+    case = Case({}, dtype=dtype)
+    return getattr(items_of(case), name)(graph_of(case), *arguments, **options)
+
+
+def clusters() -> dp.Stage:
+    numbers = dp.ItemSampler(dp.ItemSet(10), 4, shuffle=True, seed=golden.SEED)
+    of_nodes = torch.arange(golden.NUM_NODES) * 7 % 10
+    return numbers.sample_induced_subgraph(graph_of(Case({})), clusters=of_nodes, return_edge_ids=True)
+
+
 WEIGHT = (torch.arange(golden.NUM_NODES) % 7).double()
 CHAINS: dict[str, Callable[[], dp.Stage]] = {
     "links: plain": partial(negatives, negative_ratio=3),
@@ -193,6 +204,12 @@ CHAINS: dict[str, Callable[[], dp.Stage]] = {
     "walks: node2vec, int32 ids": partial(walks, dtype=torch.int32, p=0.25, q=4.0),
     "walks: node2vec by weight": partial(walks, p=4.0, q=0.25, prob_name="w"),
     "walks: metapath": partial(metapath, CITES, WRITES),
+    "ppr: plain": lambda: sampled_by("sample_ppr", 6, eps=1e-3),
+    "ppr: induced trees, int32 ids": lambda: sampled_by(
+        "sample_ppr", 6, dtype=torch.int32, alpha=0.3, subgraph_type="induced", disjoint=True
+    ),
+    "pinsage: two hops": lambda: sampled_by("sample_pinsage", [3, 5], num_walks=8, walk_length=4, restart_prob=0.3),
+    "subgraph: clusters": clusters,
 }
 
 

@@ -98,7 +98,7 @@ class AnyHopsOverParts {
           auto [local, asks] = without_gil([&] {
             const std::lock_guard lock(mutex_);
             auto ids = hops->start(wanted);
-            return std::make_pair(std::move(ids), hops->ask());
+            return std::make_pair(std::move(ids), hops->has_hop() ? hops->ask() : decltype(hops->ask()){});
           });
           return py::make_tuple(to_python(std::move(local)), to_python(std::move(asks)));
         },
@@ -168,7 +168,6 @@ PartedRequest parted_request(const GraphInParts& graph, const std::vector<std::i
     if (hop.size() != sampled.size()) throw std::invalid_argument("give one fanout for each sampled relation of a hop.");
     for (const std::int64_t fanout : hop) checked_fanout(fanout);
   }
-  if (fanouts.empty()) throw std::invalid_argument("give fanouts for 1 hop or more.");
   request.fanouts = fanouts;
   return request;
 }

@@ -13,6 +13,7 @@
 #include "bindings/topology.h"
 #include "sampling/compact.h"
 #include "sampling/numbering.h"
+#include "sampling/ppr.h"
 #include "sampling/random_walks.h"
 #include "sampling/sample_hop.h"
 #include "sampling/sample_neighbors.h"
@@ -230,6 +231,55 @@ void bind_row_sums(py::module_& m) {
       py::arg("node_ids").noconvert() = py::none(), py::arg("num_threads") = 1);
 }
 
+void bind_ppr(py::module_& m) {
+  const auto to_python = []<class Id>(PprNodes<Id>&& found) {
+    return py::make_tuple(to_numpy(std::move(found.ids)), to_numpy(std::move(found.masses)), found.num_edges);
+  };
+  m.def(
+      "ppr",
+      [to_python](const ArrayTopology& graph, const Array<std::int64_t>& seeds, std::uint64_t keep, std::uint64_t eps,
+                  std::int64_t count, int num_threads, const std::string& op) {
+        check_threads(num_threads);
+        const auto nodes = view(seeds, "seeds");
+        return graph.visit([&]<class Id>(const Topology<Id>& topology) -> py::tuple {
+          if (topology.relations.size() != 1) throw std::invalid_argument(op + " knows no types.");
+          const auto& rows = topology.relations.front().rows;
+          return to_python(
+              without_gil([&] { return ppr_of_graph<Id>(op.c_str(), rows, nodes, {keep, eps, count}, num_threads); }));
+        });
+      },
+      py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("keep"), py::arg("eps"), py::arg("count"),
+      py::arg("num_threads") = 1, py::arg("op") = "sample_ppr");
+  const auto give = []<class Id>(PprOverParts& ppr, const Array<std::int64_t>& nodes, const Array<std::int64_t>& degrees,
+                                 const Array<Id>& sources) {
+    const auto ids = view(nodes, "nodes"), counts = view(degrees, "degrees");
+    const auto rows = view(sources, "sources");
+    without_gil([&] { ppr.give<Id>(ids, counts, rows); });
+  };
+  py::class_<PprOverParts>(m, "PprOverParts")
+      .def(py::init([](const Array<std::int64_t>& seeds, std::int64_t num_nodes, std::uint64_t keep, std::uint64_t eps,
+                       std::int64_t count) {
+             return std::make_unique<PprOverParts>(view(seeds, "seeds"), num_nodes, PprOptions{keep, eps, count});
+           }),
+           py::arg("seeds").noconvert(), py::kw_only(), py::arg("num_nodes"), py::arg("keep"), py::arg("eps"), py::arg("count"))
+      .def("wanted",
+           [](PprOverParts& ppr) {
+             auto [nodes, most] = without_gil([&] { return ppr.wanted(); });
+             return py::make_tuple(to_numpy(std::move(nodes)), to_numpy(std::move(most)));
+           })
+      .def(
+          "give",
+          [give](PprOverParts& ppr, const Array<std::int64_t>& nodes, const Array<std::int64_t>& degrees,
+                 const Array<std::int32_t>& sources) { give(ppr, nodes, degrees, sources); },
+          py::arg("nodes").noconvert(), py::arg("degrees").noconvert(), py::arg("sources").noconvert())
+      .def(
+          "give",
+          [give](PprOverParts& ppr, const Array<std::int64_t>& nodes, const Array<std::int64_t>& degrees,
+                 const Array<std::int64_t>& sources) { give(ppr, nodes, degrees, sources); },
+          py::arg("nodes").noconvert(), py::arg("degrees").noconvert(), py::arg("sources").noconvert())
+      .def("largest", [to_python](PprOverParts& ppr) { return to_python(ppr.largest()); });
+}
+
 void bind_sampling(py::module_& m) {
   m.def("limit_hops", &limit_hops, py::arg("bytes"));
   bind_choices(m);
@@ -277,20 +327,21 @@ void bind_sampling(py::module_& m) {
   m.def(
       "random_walks",
       [](const ArrayTopology& graph, const Array<std::int64_t>& seeds,
-         const std::vector<std::pair<std::size_t, std::uint64_t>>& steps,
+         const std::vector<std::tuple<std::size_t, std::uint64_t, std::uint64_t>>& steps,
          const std::optional<std::vector<std::shared_ptr<ArrayRowSums>>>& sums, std::int64_t walks_per_node, double p, double q,
-         const py::object& sorted, std::uint64_t end_below, bool want_edge_ids, int num_threads, const std::string& op) {
+         const py::object& sorted, bool want_edge_ids, int num_threads, const std::string& op) {
         check_threads(num_threads);
         const auto ids = view(seeds, "seeds");
         if (sums && sums->size() != steps.size()) throw std::invalid_argument("give sums for each step, or for none.");
         return graph.visit([&]<class Id>(const Topology<Id>& topology) -> py::tuple {
           WalkRequest<Id> request{.op = op};
           for (std::size_t t = 0; t < steps.size(); ++t) {
-            request.steps.push_back({steps[t].first, steps[t].second, std::nullopt});
+            const auto& [relation, key, end_below] = steps[t];
+            request.steps.push_back({relation, key, std::nullopt, end_below});
             if (sums && (*sums)[t]) request.steps.back().sums = (*sums)[t]->sums();
           }
           request.walks_per_node = walks_per_node;
-          request.p = p, request.q = q, request.end_below = end_below, request.want_edge_ids = want_edge_ids;
+          request.p = p, request.q = q, request.want_edge_ids = want_edge_ids;
           request.threads = num_threads;
           std::optional<Array<Id>> ascending;
           if (!sorted.is_none()) ascending = exact<Id>(sorted, "sorted");
@@ -301,8 +352,7 @@ void bind_sampling(py::module_& m) {
       },
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("steps"), py::arg("sums") = py::none(),
       py::arg("walks_per_node") = 1, py::arg("p") = 1.0, py::arg("q") = 1.0, py::arg("sorted") = py::none(),
-      py::arg("end_below") = 0, py::arg("want_edge_ids") = false, py::arg("num_threads") = 1,
-      py::arg("op") = "sample_random_walk");
+      py::arg("want_edge_ids") = false, py::arg("num_threads") = 1, py::arg("op") = "sample_random_walk");
   const auto bind_steps = [&]<class Id>(Id) {
     const auto to_python = [](DrawnSteps<Id>&& drawn, const std::optional<Array<std::int64_t>>& edge_ids) {
       if (edge_ids) {
@@ -333,14 +383,16 @@ void bind_sampling(py::module_& m) {
         "whole_rows",
         [to_python](const Array<std::int64_t>& indptr, const Array<Id>& indices,
                     const std::optional<Array<std::int64_t>>& edge_ids, std::int64_t num_sources, const Array<std::int64_t>& rows,
-                    const std::shared_ptr<ArrayRowSums>& sums, const std::string& op) {
+                    const std::shared_ptr<ArrayRowSums>& sums, const std::optional<Array<std::int64_t>>& most,
+                    const std::string& op) {
           const RowView<Id> graph{view(indptr, "indptr"), view(indices, "indices"), num_sources};
-          const auto at = view(rows, "rows");
+          const auto at = view(rows, "rows"), limits = view(most, "most");
           const auto of = sums ? std::optional(sums->sums()) : std::nullopt;
-          return to_python(without_gil([&] { return whole_rows<Id>(op.c_str(), graph, at, of); }), edge_ids);
+          return to_python(without_gil([&] { return whole_rows<Id>(op.c_str(), graph, at, limits, of); }), edge_ids);
         },
         py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("edge_ids").noconvert(), py::arg("num_sources"),
-        py::arg("rows").noconvert(), py::arg("sums") = py::none(), py::arg("op") = "sample_random_walk");
+        py::arg("rows").noconvert(), py::arg("sums") = py::none(), py::arg("most").noconvert() = py::none(),
+        py::arg("op") = "sample_random_walk");
     m.def(
         "chosen_in_rows",
         [](const Array<std::int64_t>& counts, const Array<Id>& sources, const Array<double>& sums,
@@ -378,6 +430,7 @@ void bind_sampling(py::module_& m) {
       py::arg("counts").noconvert(), py::arg("kinds").noconvert(), py::arg("near").noconvert());
   bind_steps(std::int32_t{});
   bind_steps(std::int64_t{});
+  bind_ppr(m);
 }
 
 }  // namespace datapipes

@@ -77,7 +77,7 @@ class Group {
       const auto& step = request_.steps[static_cast<std::size_t>(t)];
       const Relation<Id>& relation = graph_.relations[step.relation];
       const bool is_plain = acceptance_.is_plain || t == 0;
-      const bool takes_a_word = is_plain && !step.sums && request_.end_below == 0;
+      const bool takes_a_word = is_plain && !step.sums && step.end_below == 0;
       begin(relation, step, t, takes_a_word);
       if (takes_a_word) {
         draw_by_a_word(relation, step, t);
@@ -123,7 +123,7 @@ class Group {
       row_[i] = {from, to - from};
       if (takes_a_word) continue;
       stream_[i] = Stream(step.key, static_cast<std::uint64_t>(t), static_cast<std::uint32_t>(first_ + i), blocks_[i]);
-      if (request_.end_below > 0 && stream_[i].word() < request_.end_below) row_[i] = {};
+      if (step.end_below > 0 && stream_[i].word() < step.end_below) row_[i] = {};
     }
     if (!step.sums) return;
     for (std::int64_t i = 0; i < count_; ++i)
@@ -313,12 +313,13 @@ void check(const Topology<Id>& graph, const WalkRequest<Id>& request) {
     if (t > 0 && graph.relations[request.steps[t - 1].relation].src != graph.relations[step.relation].dst)
       throw std::invalid_argument("a step does not begin at the type where the step before ends.");
     const RowView<Id>& rows = graph.relations[step.relation].rows;
+    check_chances(request.p, request.q, step.end_below);
     if (step.sums) check_row_sums(*step.sums, rows.num_rows(), std::ssize(rows.indices));
     if (!is_plain && request.steps.size() > 1 &&
         (step.relation != request.steps.front().relation || request.sorted.size() != rows.indices.size()))
       throw std::invalid_argument("p and q need one relation, and its sources in ascending order.");
   }
-  check_chances(request.p, request.q, request.end_below);
+  check_chances(request.p, request.q, 0);
 }
 
 }  // namespace

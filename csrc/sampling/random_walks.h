@@ -2,7 +2,7 @@
 //   Walk w = place * walks_per_node + j starts at the seed in that place. Its step t takes an in-edge of its node, in the
 //   relation of the step, and goes to the source; it draws from the stream (key of the step, node t, stream w).
 //   nodes: Id[num_seeds * walks_per_node, steps + 1], -1 after the end of a walk; edge_ids: int64[.., steps] when asked for.
-//   A walk ends at a node without in-edges that can be drawn, and before a transition where a word is below `end_below`.
+//   A walk ends at a node without in-edges that can be drawn, and before a step whose word is below its `end_below`.
 //   With p or q other than 1 (node2vec) a drawn in-edge is refused by chance; it needs `sorted`, for each row of the relation
 //   its sources in ascending order, at the places of its in-edges.
 // Groups of walks take each step together, in passes, each of which prefetches the lines that the next pass reads.
@@ -26,15 +26,15 @@ template <class Id>
 struct WalkRequest {
   struct Step {
     std::size_t relation;
-    std::uint64_t key;            // hop_key of hop 0 and the relation
+    std::uint64_t key;            // hop_key of the hop and the relation
     std::optional<RowSums> sums;  // of the weights of its in-edges; none: each is equally likely
+    std::uint64_t end_below = 0;  // at most 2^32; 0: no word is taken
   };
   std::string op = "sample_random_walk";  // the stage, for errors
   std::vector<Step> steps = {};
   std::int64_t walks_per_node = 1;
   double p = 1, q = 1;
   std::span<const Id> sorted = {};
-  std::uint64_t end_below = 0;  // at most 2^32; 0: no word is taken
   bool want_edge_ids = false;
   int threads = 1;  // the result does not depend on it
 };

@@ -113,12 +113,16 @@ DrawnSteps<Id> draw_steps(const char* op, const RowView<Id>& graph, std::span<co
 
 template <class Id>
 DrawnSteps<Id> whole_rows(const char* op, const RowView<Id>& graph, std::span<const std::int64_t> rows,
-                          const std::optional<RowSums>& sums) {
+                          std::span<const std::int64_t> most, const std::optional<RowSums>& sums) {
+  if (!most.empty() && most.size() != rows.size()) throw std::invalid_argument("give one of most for each row, or none.");
+  const auto is_sent = [&](std::size_t i, std::int64_t degree) { return most.empty() || degree <= most[i]; };
   const Rows<Id> graph_rows(op, graph, sums);
   DrawnSteps<Id> drawn{Buffer<std::int64_t>(std::ssize(rows)), {}, {}, {}, {}};
   std::int64_t total = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    total += drawn.counts[static_cast<std::int64_t>(i)] = graph_rows.at(rows[i]).degree;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t degree = drawn.counts[static_cast<std::int64_t>(i)] = graph_rows.at(rows[i]).degree;
+    if (is_sent(i, degree)) total += degree;
+  }
   drawn.sources = Buffer<Id>(total);
   drawn.positions = Buffer<std::int64_t>(total);
   drawn.sums = Buffer<double>(sums ? total : 0);
@@ -127,6 +131,7 @@ DrawnSteps<Id> whole_rows(const char* op, const RowView<Id>& graph, std::span<co
     const auto row = graph_rows.at(rows[i]);
     if (row.degree != drawn.counts[static_cast<std::int64_t>(i)])
       throw std::invalid_argument("the rows change while they are read. Leave the graph as it is.");
+    if (!is_sent(i, row.degree)) continue;
     for (std::int64_t at = 0; at < row.degree; ++at, ++to) {
       drawn.positions[to] = row.begin + at;
       drawn.sources[to] = graph_rows.source(row.begin + at);
@@ -215,7 +220,7 @@ Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t> counts, std::s
                                      std::span<const std::int64_t>, std::span<const std::int64_t>, const WalkStep&,         \
                                      const std::optional<RowSums>&);                                                        \
   template DrawnSteps<Id> whole_rows(const char*, const RowView<Id>&, std::span<const std::int64_t>,                        \
-                                     const std::optional<RowSums>&);                                                        \
+                                     std::span<const std::int64_t>, const std::optional<RowSums>&);                         \
   template Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t>, std::span<const Id>, std::span<const double>, \
                                                std::span<const std::uint8_t>, std::span<const std::int64_t>,                \
                                                std::span<const std::int64_t>, const WalkStep&);

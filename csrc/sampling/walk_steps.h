@@ -5,7 +5,8 @@
 //   for sure; or one of the kind kOpen, which stands for the whole row, if none of 64 draws is sure. Nothing: the walk ends.
 //   chosen_steps: for each walk the place of its in-edge among those of draw_steps, given which sources are near; kEnds, or
 //   kIsOpen if the row decides.
-//   whole_rows: all in-edges of each row. chosen_in_rows: for each walk, given the row that it is at, the place of its in-edge.
+//   whole_rows: all in-edges of each row; of a row with more than its `most`, if that is given, only their number.
+//   chosen_in_rows: for each walk, given the row that it is at, the place of its in-edge.
 // Throws std::out_of_range (IndexError) on a row that is not there, std::invalid_argument (ValueError) on lengths that do not
 // fit, on a corrupt graph, and on in-edges that draw_steps does not give. Touches no Python object.
 #pragma once
@@ -97,7 +98,7 @@ DrawnSteps<Id> draw_steps(const char* op, const RowView<Id>& graph, std::span<co
 
 template <class Id>
 DrawnSteps<Id> whole_rows(const char* op, const RowView<Id>& graph, std::span<const std::int64_t> rows,
-                          const std::optional<RowSums>& sums);
+                          std::span<const std::int64_t> most, const std::optional<RowSums>& sums);
 
 // near: of each in-edge; read where it decides.
 Buffer<std::int64_t> chosen_steps(std::span<const std::int64_t> counts, std::span<const std::uint8_t> kinds,

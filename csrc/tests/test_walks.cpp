@@ -50,9 +50,9 @@ void steps_are_those_of_a_plain_loop() {
   for (std::int64_t i = 0; i < 700; ++i) seeds.push_back(i % 400);
   for (const bool weighted : {false, true}) {
     for (const std::uint64_t end_below : {std::uint64_t{0}, std::uint64_t{1} << 28}) {
-      WalkRequest<Id> request{.walks_per_node = 2, .end_below = end_below, .want_edge_ids = true};
+      WalkRequest<Id> request{.walks_per_node = 2, .want_edge_ids = true};
       for (std::uint64_t t = 0; t < 9; ++t)
-        request.steps.push_back({0, 77, weighted ? std::optional(made.view()) : std::nullopt});
+        request.steps.push_back({0, 77, weighted ? std::optional(made.view()) : std::nullopt, end_below});
       const auto walks = random_walks<Id>(made.graph, seeds, request);
       request.threads = 3;
       const auto again = random_walks<Id>(made.graph, seeds, request);

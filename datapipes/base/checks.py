@@ -6,6 +6,7 @@ The value found may be anything, also from a file: `shown` makes a short text of
 from __future__ import annotations
 
 import inspect
+import numbers
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
@@ -98,6 +99,17 @@ def check_bool(where: str, name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{where}: {name} must be True or False, got {shown(value)}. Pass one of the two.")
     return value
+
+
+def check_float(where: str, name: str, value: Any, low: float, high: float, *, allowed: str = "") -> float:
+    """Return `value` as a float if it is a number in [low, high]; `allowed` names the range in another way."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{where}: {name} must be a number, got {shown(value)}. Pass a float.")
+    number: Any = value
+    if not low <= number <= high:
+        found = f"{where}: {name} must be in {allowed or f'[{low}, {high}]'}, got {shown(value)}"
+        raise ValueError(f"{found}. Choose an allowed value.")
+    return float(number)
 
 
 def check_choice(where: str, name: str, value: Any, allowed: Sequence[str]) -> str:

@@ -26,10 +26,11 @@ from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.request import Request
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.tls import TLSConfig
-from datapipes.distributed.walk_steps import walks_over_parts
+from datapipes.distributed.walk_steps import ppr_over_parts, walks_over_parts
 from datapipes.graph.choice import Choice
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, Relation, edge_items, ends_of_pairs, name_of
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.ppr import PprPlan
 from datapipes.graph.walks import WalkPlan
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.part import Part
@@ -185,14 +186,15 @@ class DistGraph(Graph):
         """Sample hop by hop: ask the owning parts, and wait for their answers; see Graph.hops."""
         return run_here(self.hops_async(plan, seeds, keys, choice, trees))
 
-    def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
-        """Draw random walks step by step, as `hops` samples hops; see Graph.walks."""
-        return run_here(self.walks_async(plan, seeds, keys))
+    def drawn(self, plan: WalkPlan | PprPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+        drawn: tuple[Tensor, Tensor | None] = run_here(self.drawn_async(plan, seeds, keys))
+        return drawn
 
-    async def walks_async(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
-        """Coroutine that returns what `walks` returns, and does not block the event loop while the parts answer."""
+    async def drawn_async(self, plan: WalkPlan | PprPlan, seeds: Tensor, keys: list[int]) -> Any:
+        """Coroutine that returns what `drawn` returns, and does not block the event loop while the parts answer."""
         plan.refuse_other(self)
-        return await walks_over_parts(self, plan, seeds, keys)
+        over_parts: Any = walks_over_parts if isinstance(plan, WalkPlan) else ppr_over_parts
+        return await over_parts(self, plan, seeds, keys)
 
     async def hops_async(
         self, plan: HopPlan, seeds: Any, keys: list[list[int]], choice: Choice, trees: SeedTrees | None = None

@@ -62,8 +62,9 @@ class HopRequests:
         self._blocks: list[Any] = []  # an entry for each hop so far
         self._local_seeds: list[Any] = []
 
-    def start(self) -> list[Ask]:
-        """Return the requests of hop 0, which draws in-edges of the seeds: at most one request for each part.
+    def start(self) -> list[Ask] | None:
+        """Return the requests of hop 0, which draws in-edges of the seeds: at most one request for each part. None if
+        there are no hops.
 
         Raises:
             IndexError: A seed is not a node of the graph.
@@ -72,7 +73,7 @@ class HopRequests:
         self._local_seeds, by_part = self._hops.start(
             [(numbers[node_type], ids.long().numpy()) for node_type, ids in self._seeds.items()]
         )
-        return self._ask(by_part)
+        return self._ask(by_part) if self._plan.fanouts else None
 
     def advance(self, answers: Sequence[Drawn]) -> list[Ask] | None:
         """Take the answers to the requests of a hop, in their order. Return the requests of the next hop, at most one

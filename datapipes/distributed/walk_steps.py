@@ -1,7 +1,8 @@
-"""Random walks over a graph in parts (docs/semantics.md, section 4.11).
+"""Random walks and personalised PageRank over a graph in parts (docs/semantics.md, sections 4.11 and 4.12).
 
-Each step is one request to each part that owns nodes of the walks. In node2vec a second round asks which sources have
-an edge to the node before; and where no draw decides, two more ask for whole rows and for their sources.
+Each step of walks is one request to each part that owns nodes of the walks. In node2vec a second round asks which
+sources have an edge to the node before; and where no draw decides, two more ask for whole rows and for their sources.
+PageRank asks for whole rows alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from datapipes.base.types import ends_of
 from datapipes.distributed.asking_parts import Ask, here_or_off_loop
 from datapipes.distributed.requests.steps import IF_FAR, IF_NEAR, Steps, StepsRequest, WholeRowsRequest
 from datapipes.graph.choice import UNIFORM
+from datapipes.graph.ppr import PprPlan
 from datapipes.graph.walks import WalkPlan
 
 _OPEN = -2  # of _core.chosen_steps: the whole row decides
@@ -45,7 +47,7 @@ def _request(plan: WalkPlan, number: int, key: int, nodes: Tensor, walkers: Tens
     p, q = (plan.p, plan.q) if number > 0 else (1.0, 1.0)
     before = nodes[walkers if (p, q) != (1.0, 1.0) else walkers[:0], number - 1]
     choice = None if plan.choice == UNIFORM else plan.choice
-    numbers = plan.steps[number], number, key, plan.end_below
+    numbers = plan.steps[number], number, key, plan.end_below(number)
     return StepsRequest(*numbers, p, q, plan.edge_ids, choice, nodes[walkers, number], walkers, before)
 
 
@@ -73,7 +75,8 @@ async def _step(graph: Any, request: StepsRequest) -> tuple[Tensor, Tensor, Tens
 async def _by_rows(graph: Any, request: StepsRequest) -> tuple[Tensor, Steps, Tensor]:
     """Return (walks, in-edges, the place of each walk's in-edge), for walks that only the whole row decides."""
     distinct, at = _distinct(request.ids)
-    rows = await _asked(graph, WholeRowsRequest(request.edge_type, request.edge_ids, request.choice, distinct))
+    whole = WholeRowsRequest(request.edge_type, request.edge_ids, request.choice, distinct, distinct[:0])
+    rows = await _asked(graph, whole)
     of_walks = _taken(rows, at)
     before = request.before.long().repeat_interleave(of_walks.counts)
     pairs, back = _distinct(torch.stack((of_walks.sources.long(), before), 1))
@@ -89,6 +92,23 @@ async def _by_rows(graph: Any, request: StepsRequest) -> tuple[Tensor, Steps, Te
         request.step,
     )
     return request.walkers, of_walks, torch.from_numpy(chosen)
+
+
+async def ppr_over_parts(graph: Any, plan: PprPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the neighbors and scores of a PprPlan over `graph`, a DistGraph. Each round asks for the rows that it
+    needs and has not seen, of all seeds at once.
+    """
+    pushes = _core.PprOverParts(seeds.long().numpy(), num_nodes=graph.num_nodes, **plan.options)
+    while True:
+        nodes, most = map(torch.from_numpy, await here_or_off_loop(pushes.wanted))
+        if len(nodes) == 0:
+            ids, scores = plan.scored(*pushes.largest())
+            return ids.to(graph.index_dtype), scores
+        request = WholeRowsRequest(None, False, None, nodes, most)
+        by_part = await here_or_off_loop(graph._by_owner, nodes, None)
+        answers = await graph._ask_all([Ask(part, request.of(at)) for part, at in by_part])
+        for (_, at), rows in zip(by_part, answers, strict=True):
+            await here_or_off_loop(pushes.give, nodes[at].numpy(), rows.counts.numpy(), rows.sources.numpy())
 
 
 async def _asked(graph: Any, request: StepsRequest | WholeRowsRequest) -> Steps:

@@ -20,6 +20,7 @@ from datapipes.base.records import Count
 from datapipes.base.types import EdgeType, NodeType, by_edge_type, ends_of, type_in, type_text
 from datapipes.graph.choice import Choice, Edges, rows_digest
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.ppr import PprPlan
 from datapipes.graph.walks import WalkPlan
 from datapipes.seeds import HeteroItemSet, ItemSet
 
@@ -150,10 +151,9 @@ class Graph(ABC):
         """
 
     @abstractmethod
-    def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
-        """Draw random walks from the nodes `seeds` [n]; `keys` is the result of `plan.keys(rng)` for this minibatch.
-
-        Return nodes and edge ids, see RandomWalkSampler. Errors are as for `hops`.
+    def drawn(self, plan: WalkPlan | PprPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+        """Return what a plan gives for the nodes `seeds` [n]: walks, or neighbors and scores; see RandomWalkSampler and
+        PprPlan. `keys` is the result of `plan.keys(rng)`. Errors are as for `hops`.
         """
 
     @abstractmethod

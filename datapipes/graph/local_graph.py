@@ -23,6 +23,7 @@ from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
 from datapipes.graph.choice import Choice, Chosen, KeptRows, RowForm, forms_of
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edge_items, edges_in_rows, ends_of_pairs
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
+from datapipes.graph.ppr import PprPlan
 from datapipes.graph.walks import WalkPlan
 from datapipes.seeds import HeteroItemSet, ItemSet
 
@@ -335,7 +336,7 @@ class LocalGraph(Pinnable, Hashed, Graph):
         typed = plan.checked(self, seeds, choice, trees)
         return plan.drawn(self.topology(), typed, keys, choice, trees, num_seeds)
 
-    def walks(self, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
+    def drawn(self, plan: WalkPlan | PprPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
         plan.refuse_other(self)
         return plan.drawn(self.topology(), seeds, keys)
 

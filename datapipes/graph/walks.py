@@ -55,6 +55,8 @@ class WalkPlan:
         graph: the Graph.
         steps: the edge type of each step; None without types.
         walks_per_node, p, q, restart_prob: see RandomWalkSampler.
+        traversal: a walk may end by `restart_prob` before each multiple of so many steps, but for step 0; 0: before
+            every step.
         choice: how in-edges are drawn: uniformly or by weights.
         edge_ids: return the ids of the edges.
         chosen: the arrays from which `choice` draws: the result of `graph.choose`.
@@ -72,6 +74,7 @@ class WalkPlan:
     restart_prob: float
     choice: Choice
     edge_ids: bool
+    traversal: int = 0
     chosen: Any = field(init=False)
     sources: Any = field(init=False)
     edge_types: tuple[Any, ...] = field(init=False)
@@ -89,9 +92,9 @@ class WalkPlan:
         """Return (edge type, the arrays that were made for it)."""
         return itertools.chain(self.chosen.items(), self.sources.items())
 
-    def keys(self, rng: RngKey) -> list[int]:
+    def keys(self, rng: RngKey, hop: int = 0) -> list[int]:
         """Return the random key of each step, uint64. `rng` is the stage's random key at the minibatch."""
-        keys = {number: rng.hop_key(0, number) for number in {*self.step_numbers}}
+        keys = {number: rng.hop_key(hop, number) for number in {*self.step_numbers}}
         return [keys[number] for number in self.step_numbers]
 
     def refuse_other(self, graph: Any) -> None:
@@ -101,17 +104,16 @@ class WalkPlan:
         graph._refuse_changes(self)
 
     def drawn(self, topology: _core.Topology, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
-        """Return what LocalGraph.walks returns, by one call of the C++ core."""
+        """Return the walks over a whole graph, by one call of the C++ core."""
         nodes, edge_ids = _core.random_walks(
             topology,
             seeds.numpy().astype(np.int64, copy=False),
-            steps=[*zip(self.step_numbers, keys, strict=True)],
+            steps=[*zip(self.step_numbers, keys, map(self.end_below, range(len(keys))), strict=True)],
             sums=[self.chosen[edge_type].argument() for edge_type in self.steps] if self.chosen else None,
             walks_per_node=self.walks_per_node,
             p=self.p,
             q=self.q,
             sorted=next((chosen.argument() for chosen in self.sources.values()), None),
-            end_below=self.end_below,
             want_edge_ids=self.edge_ids,
             num_threads=num_threads(),
             op=self.name,
@@ -120,7 +122,7 @@ class WalkPlan:
         ids = None if edge_ids is None else torch.from_numpy(edge_ids).view(*shape, steps)
         return torch.from_numpy(nodes).view(*shape, steps + 1), ids
 
-    @property
-    def end_below(self) -> int:
-        """A word below this number ends a walk before a transition; 0 if no word is drawn."""
-        return int(self.restart_prob * 2**32)
+    def end_below(self, step: int) -> int:
+        """Return the number below which a word ends a walk before a step; 0 if no word is drawn."""
+        may_end = self.traversal == 0 or (step > 0 and step % self.traversal == 0)
+        return int(self.restart_prob * 2**32) if may_end else 0

@@ -20,10 +20,10 @@ MAX_HOPS = 256
 Fanout = int | Mapping[EdgeType, int] | Mapping[str, int]
 
 
-def check_fanouts(where: str, fanouts: Any, graph: Graph) -> list[Any]:
+def check_fanouts(where: str, fanouts: Any, graph: Graph, least: int = 1) -> list[Any]:
     """Return `fanouts` as a list with an int for each hop; with types, {edge type: int} of all edge types.
 
-    Each int is -1 or more. An edge type that a dict in `fanouts` lacks gets 0.
+    Each int is -1 or more. An edge type that a dict in `fanouts` lacks gets 0. There are `least` hops or more.
     """
     if isinstance(fanouts, Tensor):
         fanouts = fanouts.tolist()
@@ -32,7 +32,7 @@ def check_fanouts(where: str, fanouts: Any, graph: Graph) -> list[Any]:
             f"{where}: fanouts must be a sequence of ints, one for each hop, got {shown(fanouts)}. Pass a list such as "
             "[10, 5], or by edge type [{('a', 'to', 'b'): 10}, {('a', 'to', 'b'): 5}]."
         )
-    if not 1 <= len(fanouts) <= MAX_HOPS:
+    if not least <= len(fanouts) <= MAX_HOPS:
         raise ValueError(
             f"{where}: fanouts has {len(fanouts)} entries, allowed are 1 to {MAX_HOPS}, one for each hop. Add or drop "
             "some."
@@ -46,7 +46,7 @@ def check_fanouts(where: str, fanouts: Any, graph: Graph) -> list[Any]:
                 )
         return [check_int(where, f"fanouts[{i}]", fanout, -1) for i, fanout in enumerate(fanouts)]
     checked = [_by_edge_type(where, f"fanouts[{i}]", fanout, graph) for i, fanout in enumerate(fanouts)]
-    if all(number == 0 for fanout in checked for number in fanout.values()):
+    if checked and all(number == 0 for fanout in checked for number in fanout.values()):
         raise ValueError(
             f"{where}: no edge type has a fanout other than 0 in any hop, so nothing would be sampled. Known are "
             f"{shown(list(graph.edge_types))}. Give one of them a fanout."
@@ -55,9 +55,11 @@ def check_fanouts(where: str, fanouts: Any, graph: Graph) -> list[Any]:
 
 
 def sampled_edge_types(fanouts: list[Any], graph: Graph) -> tuple[Any, ...]:
-    """Return the edge types that some hop draws from, in sorted order; (None,) for a graph without types."""
-    if not graph.is_heterogeneous:
-        return (None,)
+    """Return the edge types that some hop draws from, in sorted order; (None,) for a graph without types. Without hops
+    these are all.
+    """
+    if not graph.is_heterogeneous or not fanouts:
+        return graph.edge_types
     return tuple(edge_type for edge_type in graph.edge_types if any(fanout[edge_type] != 0 for fanout in fanouts))
 
 

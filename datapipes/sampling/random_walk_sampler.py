@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from datapipes.base.array_digest import Hashed
-from datapipes.base.checks import check_bool, check_int, check_within, shown
+from datapipes.base.checks import check_bool, check_float, check_int, check_within, shown
 from datapipes.base.codec import join_key
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import known_edge_type, type_text
@@ -24,7 +23,7 @@ from datapipes.minibatch import MiniBatch
 from datapipes.sampling.choice_sampler import CONCURRENCY, checked_concurrency
 from datapipes.sampling.fanouts import fingerprint_of_hops
 from datapipes.sampling.neighbor_sampler import ByWeight
-from datapipes.sampling.sampler import items_before, refuse_padding_before
+from datapipes.sampling.sampler import items_before, refuse_padding_before, refuse_taken
 from datapipes.sampling.seed_ids import check_seed_types, check_seeds
 
 __all__ = ["RandomWalkSampler"]
@@ -94,11 +93,11 @@ class RandomWalkSampler(MiniBatchTransformer):
         self.concurrency = checked_concurrency(self, concurrency)
         self.walk_length = check_int(self.name, "walk_length", walk_length, 0, MOST_STEPS)
         self.walks_per_node = check_int(self.name, "walks_per_node", walks_per_node, 1)
-        self.p = self._number("p", p, 1 / MOST_BIAS, MOST_BIAS, "[2^-64, 2^64]")
-        self.q = self._number("q", q, 1 / MOST_BIAS, MOST_BIAS, "[2^-64, 2^64]")
-        self.restart_prob = self._number("restart_prob", restart_prob, 0.0, 1.0, "[0, 1]")
+        self.p = check_float(self.name, "p", p, 1 / MOST_BIAS, MOST_BIAS, allowed="[2^-64, 2^64]")
+        self.q = check_float(self.name, "q", q, 1 / MOST_BIAS, MOST_BIAS, allowed="[2^-64, 2^64]")
+        self.restart_prob = check_float(self.name, "restart_prob", restart_prob, 0, 1, allowed="[0, 1]")
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
-        self.metapath = self._checked_metapath(metapath)
+        self.metapath = checked_metapath(self.name, graph, metapath, self.walk_length)
         if self.metapath is not None and (self.p, self.q) != (1.0, 1.0):
             raise ValueError(f"{self.name}: p and q (node2vec) are for graphs without types. Leave them out.")
         path = self.metapath or [None]
@@ -123,7 +122,7 @@ class RandomWalkSampler(MiniBatchTransformer):
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         keys = self.plan.keys(self.rng_of(minibatch))
-        return self._filled(minibatch, *self.graph.walks(self.plan, self._seeds(minibatch.seeds), keys))
+        return self._filled(minibatch, *self.graph.drawn(self.plan, self._seeds(minibatch.seeds), keys))
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return the result of `transform`; over a graph in parts, do not block the event loop."""
@@ -131,15 +130,11 @@ class RandomWalkSampler(MiniBatchTransformer):
             return self.transform(minibatch)
         graph: Any = self.graph
         keys = self.plan.keys(self.rng_of(minibatch))
-        return self._filled(minibatch, *await graph.walks_async(self.plan, self._seeds(minibatch.seeds), keys))
+        return self._filled(minibatch, *await graph.drawn_async(self.plan, self._seeds(minibatch.seeds), keys))
 
     def _filled(self, minibatch: MiniBatch, walks: Tensor, edge_ids: Tensor | None) -> MiniBatch:
         found = {"walks": walks} | ({} if edge_ids is None else {"walk_edge_ids": edge_ids})
-        for name in found:
-            if name in minibatch.extra:
-                raise ValueError(
-                    f"{self.name}: extra[{name!r}] of minibatch {minibatch.index} exists already. Name yours otherwise."
-                )
+        refuse_taken(self.name, minibatch, found)
         if self.metapath is not None:
             return minibatch.replace(extra=minibatch.extra | {name: {self._start: of} for name, of in found.items()})
         return minibatch.replace(extra=minibatch.extra | found)
@@ -212,43 +207,36 @@ class RandomWalkSampler(MiniBatchTransformer):
                 "them."
             )
 
-    def _number(self, name: str, value: Any, least: float, most: float, allowed: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise TypeError(f"{self.name}: {name} must be a number, got {shown(value)}. Pass a float.")
-        number: Any = value
-        if not least <= number <= most:
-            raise ValueError(f"{self.name}: {name} must be in {allowed}, got {shown(value)}. Leave it out.")
-        return float(number)
 
-    def _checked_metapath(self, metapath: Any) -> list[Any] | None:
-        """Return the metapath as tuples; None without types.
+def checked_metapath(where: str, graph: Graph, metapath: Any, walk_length: int) -> list[Any] | None:
+    """Return the metapath as tuples; None without types.
 
-        Raises:
-            TypeError, ValueError: The graph has types and there is no metapath, or the other way round; or a type
-                is unknown, or does not begin where the type before ends.
-        """
-        known = self.graph.edge_types
-        if not self.graph.is_heterogeneous:
-            if metapath is not None:
-                raise ValueError(f"{self.name}: metapath is for a graph with types, this one has none. Leave it out.")
-            return None
-        if isinstance(metapath, str) or not isinstance(metapath, Sequence) or not metapath:
-            raise TypeError(
-                f"{self.name}: on a graph with types, metapath must be a list of edge types, got {shown(metapath)}; "
-                f"edge types are {shown(known)}. Name the type of each step, against the direction of the edges."
+    Raises:
+        TypeError, ValueError: The graph has types and there is no metapath, or the other way round; or a type is
+            unknown, or does not begin where the type before ends.
+    """
+    known = graph.edge_types
+    if not graph.is_heterogeneous:
+        if metapath is not None:
+            raise ValueError(f"{where}: metapath is for a graph with types, this one has none. Leave it out.")
+        return None
+    if isinstance(metapath, str) or not isinstance(metapath, Sequence) or not metapath:
+        raise TypeError(
+            f"{where}: on a graph with types, metapath must be a list of edge types, got {shown(metapath)}; "
+            f"edge types are {shown(known)}. Name the type of each step, against the direction of the edges."
+        )
+    path = [known_edge_type(where, edge_type, known) for edge_type in metapath]
+    for step, edge_type in enumerate(path):
+        is_repeated = walk_length > len(path)
+        if step == 0 and is_repeated and path[-1][0] != edge_type[2]:
+            raise ValueError(
+                f"{where}: the metapath has {len(path)} steps and is repeated, but it ends at "
+                f"{path[-1][0]!r} and begins at {edge_type[2]!r}. Name all steps, or a way back."
             )
-        path = [known_edge_type(self.name, edge_type, known) for edge_type in metapath]
-        for step, edge_type in enumerate(path):
-            is_repeated = self.walk_length > len(path)
-            if step == 0 and is_repeated and path[-1][0] != edge_type[2]:
-                raise ValueError(
-                    f"{self.name}: the metapath has {len(path)} steps and is repeated, but it ends at "
-                    f"{path[-1][0]!r} and begins at {edge_type[2]!r}. Name all steps, or a way back."
-                )
-            before = path[step - 1] if step > 0 else None
-            if before is not None and before[0] != edge_type[2]:
-                raise ValueError(
-                    f"{self.name}: step {step} of the metapath begins at {edge_type[2]!r}, but the step before it ends "
-                    f"at {before[0]!r}. A step goes from the destination to the source of its edge type."
-                )
-        return path
+        before = path[step - 1] if step > 0 else None
+        if before is not None and before[0] != edge_type[2]:
+            raise ValueError(
+                f"{where}: step {step} of the metapath begins at {edge_type[2]!r}, but the step before it ends "
+                f"at {before[0]!r}. A step goes from the destination to the source of its edge type."
+            )
+    return path

@@ -7,7 +7,7 @@ Its attributes tell later stages what a minibatch will contain.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -64,6 +64,7 @@ class Sampler(MiniBatchTransformer):
 
     _does = "sampling"
     _samples_parts: bool = False  # whether the sampler can sample a graph in parts (DistGraph) too
+    _least_hops: int = 1
 
     def __init__(
         self, source: Stage, graph: Graph, fanouts: Sequence[Fanout], *, return_edge_ids: bool = False
@@ -98,7 +99,7 @@ class Sampler(MiniBatchTransformer):
         if items is not None:
             check_seed_types(self.name, getattr(items, "types", None), graph)
         self.graph = graph
-        self.fanouts = check_fanouts(self.name, fanouts, graph)
+        self.fanouts = check_fanouts(self.name, fanouts, graph, self._least_hops)
         self.return_edge_ids = check_bool(self.name, "return_edge_ids", return_edge_ids)
         self._has_types, self._negative_end = graph.is_heterogeneous, negative_end_before(self.name, source)
         self.node_types: tuple[Any, ...] = graph.node_types
@@ -358,6 +359,15 @@ def nearest_before(source: Stage, cls: type[_S]) -> _S | None:
     is none.
     """
     return next((stage for stage in line_before(source) if isinstance(stage, cls)), None)
+
+
+def refuse_taken(where: str, minibatch: MiniBatch, names: Iterable[str]) -> None:
+    """Raise ValueError if the minibatch has one of the fields in `extra` that a stage is about to set."""
+    for name in names:
+        if name in minibatch.extra:
+            raise ValueError(
+                f"{where}: extra[{name!r}] of minibatch {minibatch.index} exists already. Name yours otherwise."
+            )
 
 
 def rows_left_behind(where: str, features: str) -> str:

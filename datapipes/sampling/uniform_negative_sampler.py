@@ -7,7 +7,6 @@ and looks them up together.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,13 +16,14 @@ from datapipes import _core
 from datapipes.base.checks import INT32_MAX, check_bool, check_within
 from datapipes.base.rng import RngKey
 from datapipes.base.types import EdgeType, ends_of, known_edge_type, of_type
-from datapipes.chain.asynchronous import hides_own, off_loop
+from datapipes.chain.asynchronous import hides_own
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import by_text
 from datapipes.graph.graph import Graph
 from datapipes.minibatch import MiniBatch
+from datapipes.sampling.asking import Asking, answered, answered_async
 from datapipes.sampling.choice_sampler import CONCURRENCY
 from datapipes.sampling.negative_sampler import ENDS, NegativeSampler, Wanted
 from datapipes.sampling.node_values import NodeTimes, NodeWeights
@@ -34,9 +34,6 @@ __all__ = ["UniformNegativeSampler"]
 
 MOST_TRIES = 1024  # for a negative
 MOST_OPEN = 2**12  # negatives whose later tries are drawn together, in at most 250 MB
-
-Asked = tuple[str, tuple[Any, ...]]  # (name of a method of the graph, arguments)
-Steps = Generator[Asked, Any, Tensor]  # asks the graph, and returns negatives
 
 
 class _Drawing(NamedTuple):
@@ -123,23 +120,13 @@ class UniformNegativeSampler(NegativeSampler):
             self.concurrency = 1
 
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
-        graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
-        while True:
-            (method, arguments), negatives = _advanced(steps, answer)
-            if negatives is not None:
-                return negatives
-            answer = getattr(graph, method)(*arguments)
+        return answered(self.graph, self._steps(pairs, rng, edge_type, timestamps))
 
     async def sample_async(
         self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None
     ) -> Tensor:
         """Return the result of `sample`; over a graph in parts, do not block the event loop."""
-        graph, steps, answer = self.graph, self._steps(pairs, rng, edge_type, timestamps), None
-        while True:
-            (method, arguments), negatives = await off_loop(_advanced, steps, answer)
-            if negatives is not None:
-                return negatives
-            answer = await getattr(graph, f"{method}_async")(*arguments)
+        return await answered_async(self.graph, self._steps(pairs, rng, edge_type, timestamps))
 
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return the result of `transform`; over a graph in parts, do not block the event loop."""
@@ -164,12 +151,9 @@ class UniformNegativeSampler(NegativeSampler):
         is_narrow = positives.dtype == torch.int32 and max(ends[0][0], ends[1][0]) <= INT32_MAX
         return pairs.to(torch.int32) if is_narrow else pairs
 
-    def _steps(self, pairs: Tensor, rng: RngKey, edge_type: Any, times: Tensor | None) -> Steps:
+    def _steps(self, pairs: Tensor, rng: RngKey, edge_type: Any, times: Tensor | None) -> Asking[Tensor]:
         """A generator that draws a negative for each of `pairs`. It yields questions to the graph, gets the answers,
         and at the end returns the negatives, ids [n, 2].
-
-        A question is (name of a method of the graph, arguments). So the same code serves graphs that are asked
-        synchronously or asynchronously.
         """
         edge_type = self._checked_type(edge_type)
         key, drawn = rng.hop_key(0, self.graph.edge_types.index(edge_type)), self._ends(edge_type)
@@ -199,7 +183,7 @@ class UniformNegativeSampler(NegativeSampler):
 
     def _round(
         self, drawing: _Drawing, pairs: Tensor, negatives: Tensor, slots: Tensor, first: int, count: int
-    ) -> Steps:
+    ) -> Asking[Tensor]:
         """A generator that draws the tries `first` to `first + count - 1` for some negatives, and writes the first
         allowed one to `negatives`.
 
@@ -228,7 +212,7 @@ class UniformNegativeSampler(NegativeSampler):
 
     def _allowed(
         self, drawing: _Drawing, tries: Tensor, positives: Tensor, times: Tensor | None
-    ) -> Generator[Asked, Any, Tensor | None]:
+    ) -> Asking[Tensor | None]:
         """A generator that yields questions to the graph, and at the end returns bool [n]: whether each try may be a
         negative of its positive at its time. None: all tries may.
         """
@@ -246,7 +230,7 @@ class UniformNegativeSampler(NegativeSampler):
             allowed = new if allowed is None else allowed & new
         return allowed
 
-    def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Steps:
+    def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Asking[Tensor]:
         """A generator that finds negatives for the rows `left` of `pairs`, for which no try was allowed. It yields
         questions to the graph.
 
@@ -356,14 +340,3 @@ class UniformNegativeSampler(NegativeSampler):
             "node_time_attr": self.node_time_attr,
         }
         return {name: value for name, value in options.items() if value is not None}
-
-
-def _advanced(steps: Steps, answer: Any) -> tuple[Asked, Tensor | None]:
-    """Resume `steps`, a generator that asks the graph, with the answer to its last question.
-
-    Return (next question, None). At the end return (("", ()), negatives); the first value is then unused.
-    """
-    try:
-        return steps.send(answer), None
-    except StopIteration as end:
-        return ("", ()), end.value

@@ -89,10 +89,11 @@ OPTIONS_OF_FORMS = {
 }
 
 
-SAMPLERS = [
+SAMPLERS = [  # of hops; whole subgraphs have one name, over parts too
     cls
     for cls in registered_stages().values()
     if issubclass(cls, ChoiceSampler) and cls.__module__.startswith("datapipes.sampling.")
+    if cls not in (dp.InducedSubgraphSampler, dp.ShadowSampler)
 ]
 
 

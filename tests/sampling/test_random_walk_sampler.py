@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import as_it_is, assert_no_bit_changes, digests, first, items, refused, small_graph
 from strategies import ID_DTYPES, csc_graphs, random_graph
+from twin_walks import rows_of
 from typed_pipelines import CITES, WRITES, WRITTEN, typed_graph, typed_items
 from weights import weighted_graph, weights_for
 
@@ -36,13 +37,6 @@ def contract_chain() -> dp.Stage:
 
 def contract_forms() -> tuple[dp.Stage, dp.Stage]:
     return contract_chain(), dp.RandomWalkSampler(items(), small_graph(), 4, walks_per_node=2, return_edge_ids=True)
-
-
-def rows_of(relation: Any, prob_name: str | None = None) -> twin_walks.Rows:
-    indptr = relation.indptr.tolist()
-    ids = relation.edge_ids if relation.edge_ids is not None else torch.arange(indptr[-1])
-    columns = [relation.indices, ids] + ([relation.edge_attributes[prob_name]] if prob_name else [])
-    return twin_walks.Rows(*([column[a:b].tolist() for a, b in itertools.pairwise(indptr)] for column in columns))
 
 
 def expect_walks(minibatch: dp.MiniBatch, seeds: list[int], rows: list[Any], keys: list[int], **options: Any) -> None:
@@ -265,7 +259,8 @@ def test_the_kernel_refuses_what_does_not_fit(refuses, dtype):
 
     def walks(seeds=(0,), steps=((0, 7),), indices=indices, indptr=indptr, **options):
         graph = _core.Topology([("", 2)], [(0, 0, indptr, indices, None, "")])
-        return _core.random_walks(graph, np.array(seeds), steps=[*steps], **options)
+        steps = [(*step, 0)[:3] for step in steps]
+        return _core.random_walks(graph, np.array(seeds), steps=steps, **options)
 
     assert walks()[0].shape == (2,)
     refuses(IndexError, walks, seeds=(2,))
@@ -275,7 +270,7 @@ def test_the_kernel_refuses_what_does_not_fit(refuses, dtype):
     refuses(ValueError, walks, p=0.0)
     refuses(ValueError, walks, steps=((0, 7), (0, 7)), p=2.0)
     assert walks(p=2.0)[0].shape == (2,)
-    refuses(ValueError, walks, end_below=2**32 + 1)
+    refuses(ValueError, walks, steps=((0, 7, 2**32 + 1),))
     refuses(ValueError, walks, sums=[])
     refuses(ValueError, walks, indices=np.array([5, 5, 5], dtype))
     refuses(ValueError, walks, indptr=np.array([0, 9, 3]))

@@ -76,7 +76,7 @@ class TicketFuzz:
             StepsRequest(None, 2, 7, 2**20, 0.5, 2.0, True, ByWeight("mask"), ids, ids.long(), ids.flip(0)).to_message(
                 meant
             ),
-            WholeRowsRequest(None, False, ByWeight("mask"), ids).to_message(meant),
+            WholeRowsRequest(None, False, ByWeight("mask"), ids, ids[:0]).to_message(meant),
         ]
         if chain is not None:
             self.messages = of_chains(chain, meant)

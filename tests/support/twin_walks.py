@@ -1,5 +1,6 @@
 """Section 4.11 of docs/semantics.md in plain Python: random walks along in-edges."""
 
+import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -17,6 +18,14 @@ class Rows(NamedTuple):
     weights: Sequence[Sequence[Any]] | None = None
 
 
+def rows_of(relation: Any, prob_name: str | None = None) -> Rows:
+    """The rows of a relation of a graph."""
+    indptr = relation.indptr.tolist()
+    ids = [*range(indptr[-1])] if relation.edge_ids is None else relation.edge_ids.tolist()
+    columns = [relation.indices.tolist(), ids, *([relation.edge_attributes[prob_name].tolist()] if prob_name else [])]
+    return Rows(*([column[a:b] for a, b in itertools.pairwise(indptr)] for column in columns))
+
+
 def chance_words(p: float, q: float) -> dict[str, int]:
     """For each kind of in-edge the number of words that accept it."""
     chances = {"back": 1 / p, "near": 1.0, "far": 1 / q}
@@ -29,12 +38,15 @@ class Walker:
         self.rows, self.keys, self.p, self.q = rows, keys, p, q
         self.end_below = int(Fraction(restart_prob) * twin.WORD)
 
+    def may_end(self, step: int) -> bool:
+        return True
+
     def walk(self, seed: int, number: int) -> tuple[list[int], list[int]]:
         """(nodes, edge ids) of a walk, filled up with -1."""
         nodes, edge_ids = [seed], []
         for t, rows in enumerate(self.rows):
             stream = twin.Stream(self.keys[t], t, number)
-            if self.end_below and stream.word() < self.end_below:
+            if self.end_below and self.may_end(t) and stream.word() < self.end_below:
                 break
             place = self.step(rows, nodes, stream)
             if place is None:

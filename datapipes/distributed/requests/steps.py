@@ -1,5 +1,5 @@
 """StepsRequest: asks a part for one step of random walks that are at nodes which the part owns (docs/semantics.md,
-section 4.11). WholeRowsRequest asks for all in-edges of nodes, with the sums of their weights.
+section 4.11). WholeRowsRequest asks for all in-edges of nodes, with the sums of their weights; PageRank reads them too.
 
 A part does not know whether the source of an in-edge is near: has an edge to the node before. So node2vec's answer has
 all in-edges that may be taken, in the order in which they decide, and the client asks which sources are near.
@@ -74,6 +74,10 @@ class _OfWalks(Request[Steps]):
         steps = Steps(*map(torch.from_numpy, arrays))
         return steps if self.edge_ids else steps._replace(edge_ids=steps.edge_ids[:0])
 
+    def sent(self, counts: Tensor) -> Tensor:
+        """Return how many in-edges of each id stand in an answer with these `counts`."""
+        return counts
+
     def joined(self, pieces: Sequence[Any], answers: Sequence[Steps]) -> Steps:
         return Steps(*map(torch.cat, zip(*answers, strict=True)))
 
@@ -100,8 +104,8 @@ class _OfWalks(Request[Steps]):
             raise BadMessage(
                 f"{where}: the in-edges are {found}, expected were {self.num_ids} counts, and as many of each."
             )
-        counts, num_nodes = steps.counts, facts.num_nodes[ends_of(self.edge_type)[0]]
-        if bool(((counts < 0) | (counts > size)).any()) or int(counts.sum()) != size:
+        counts, num_nodes = self.sent(steps.counts), facts.num_nodes[ends_of(self.edge_type)[0]]
+        if bool(((steps.counts < 0) | (counts > size)).any()) or int(counts.sum()) != size:
             raise BadMessage(f"{where}: the counts of the walks do not add up to the in-edges.")
         if size > 0 and not 0 <= int(steps.sources.min()) <= int(steps.sources.max()) < num_nodes:
             raise BadMessage(f"{where}: found sources outside [0, {num_nodes}).")
@@ -195,6 +199,7 @@ class WholeRowsRequest(_OfWalks):
 
     Attributes:
         edge_type, edge_ids, choice, ids: as in StepsRequest.
+        most: int64 [n], of a node with more in-edges the answer has only their number; empty: of none.
     """
 
     kind, things = "whole_rows", "in-edges"
@@ -202,13 +207,22 @@ class WholeRowsRequest(_OfWalks):
     edge_ids: bool
     choice: Annotated[Choice, CHOICE] | None
     ids: Tensor
+    most: Tensor
+
+    def __post_init__(self) -> None:
+        if self.most.shape not in (self.ids.shape, (0,)):
+            raise ValueError(f"most has the shape {[*self.most.shape]}, for {self.ids.shape[0]} ids")
 
     def of(self, places: Tensor) -> WholeRowsRequest:
         """Return a request like this one for the ids at `places`."""
-        return replace(self, ids=self.ids[places])
+        return replace(self, ids=self.ids[places], most=self.most[places] if len(self.most) else self.most)
+
+    def sent(self, counts: Tensor) -> Tensor:
+        return counts.where(counts <= self.most, 0) if len(self.most) else counts
 
     def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> Steps:
-        return self._answer(_core.whole_rows(*self._relation(part), self._sums(part)))
+        most = self.most.long().numpy() if len(self.most) else None
+        return self._answer(_core.whole_rows(*self._relation(part), self._sums(part), most))
 
     def num_bytes(self, facts: PartitionFacts, most: int) -> int | None:
         return None
@@ -216,7 +230,7 @@ class WholeRowsRequest(_OfWalks):
     def counted_bytes(self, part: Part, facts: PartitionFacts, go_on: GoOn) -> int:
         go_on()
         indptr, rows = part.relation(self.edge_type).indptr, part.rows_of(self.ids, ends_of(self.edge_type)[1])
-        return 8 * self.num_ids + _EDGE_BYTES * int((indptr[rows + 1] - indptr[rows]).sum())
+        return 8 * self.num_ids + _EDGE_BYTES * int(self.sent(indptr[rows + 1] - indptr[rows]).sum())
 
     def answer_from_message(self, where: str, message: Message, facts: PartitionFacts) -> Steps:
         return self._checked(where, message, facts, rows=True)

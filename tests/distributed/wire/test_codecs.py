@@ -71,7 +71,10 @@ REQUESTS = {
     "steps": some_steps(),
     "steps without weights and types": replace(some_steps(), choice=None, edge_type=None, edge_ids=False),
     "plain steps": replace(some_steps(), p=1.0, q=1.0, before=torch.empty(0, dtype=torch.int32)),
-    "whole rows": WholeRowsRequest(WRITES, False, ByWeight("w"), torch.tensor([4, 0])),
+    "whole rows": WholeRowsRequest(
+        WRITES, False, ByWeight("w"), torch.tensor([4, 0]), torch.tensor([], dtype=torch.int64)
+    ),
+    "whole rows, not of hubs": WholeRowsRequest(None, False, None, torch.tensor([4, 0]), torch.tensor([7, 2**40])),
 }
 
 

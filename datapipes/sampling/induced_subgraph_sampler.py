@@ -1,0 +1,211 @@
+"""InducedSubgraphSampler: all edges among given nodes, clusters or walks; docs/semantics.md, section 4.14.
+
+It samples with subgraph_type="induced", by no hops. `measure_norms` counts how often it samples each node and edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from datapipes.base.checks import check_bool, check_index_tensor, check_int, check_within
+from datapipes.base.clock import NoClock
+from datapipes.base.progress import working
+from datapipes.base.rng import MAX_EPOCH
+from datapipes.chain.calls import Calls
+from datapipes.chain.evaluator import Evaluator
+from datapipes.chain.functional import register_stage
+from datapipes.chain.stage import Stage
+from datapipes.chain.stage_base import Fingerprint
+from datapipes.chain.stage_graph import StageGraph
+from datapipes.graph.choice import UNIFORM, rows_digest
+from datapipes.graph.graph import Graph
+from datapipes.graph.hops import Sampled
+from datapipes.minibatch import MiniBatch
+from datapipes.sampling.choice_sampler import ChoiceSampler
+from datapipes.sampling.sampler import Sampler, nearest_before
+
+__all__ = ["InducedSubgraphSampler", "SubgraphNorms", "measure_norms"]
+
+
+@register_stage("sample_induced_subgraph")
+class InducedSubgraphSampler(ChoiceSampler):
+    """Take all edges among nodes: the seeds, or the nodes of clusters or of walks. It draws nothing.
+
+    Sets `blocks`, one Block whose destinations are all of its sources, `input_nodes` and `compacted_seeds`. With
+    `clusters` or `walks`, `seeds` become the nodes, each once, in ascending order; a model is trained on all of
+    them, and `fetch_feature` reads their labels.
+
+    Args:
+        graph: the CSCGraph, HeteroCSCGraph or DistGraph that has the edges.
+        clusters: int64 [num_nodes], the cluster of each node of a graph without types, such as METIS finds. Seeds are
+            numbers of clusters, ItemSet(num_clusters): Cluster-GCN.
+        walks: take the nodes of the walks that `sample_random_walk` before this stage has made: GraphSAINT's walks.
+        return_edge_ids: fill `edge_ids` of the block, which edge features need.
+        concurrency: over a DistGraph, minibatches in flight at once, by default 8. See NeighborSampler.
+    Raises:
+        TypeError, ValueError: An argument is not allowed. While running, the minibatch has no walks, or fields such as
+            labels, which belong to clusters or walks and not to nodes.
+        IndexError: While running, a seed is not a node of the graph, or not a cluster.
+    Source: Cluster-GCN (Chiang et al., 2019); GraphSAINT (Zeng et al., 2020).
+    """
+
+    _least_hops = 0
+    _fingerprinted = ()
+
+    def __init__(
+        self,
+        source: Stage,
+        graph: Graph,
+        *,
+        clusters: Tensor | None = None,
+        walks: bool = False,
+        return_edge_ids: bool = False,
+        concurrency: int | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            graph,
+            [],
+            UNIFORM,
+            return_edge_ids=return_edge_ids,
+            subgraph_type="induced",
+            concurrency=concurrency,
+        )
+        self.walks = check_bool(self.name, "walks", walks)
+        self.clusters = clusters
+        if clusters is None:
+            return
+        if walks or graph.is_heterogeneous:
+            others = "walks=True" if walks else f"a graph with the node types {[*graph.node_types]}"
+            raise ValueError(
+                f"{self.name}: clusters are of the nodes of a graph without types, and take the place of walks; found "
+                f"{others}. Leave one of them out."
+            )
+        check_index_tensor(self.name, "clusters", clusters)
+        if clusters.shape != (graph.num_nodes,):
+            raise ValueError(
+                f"{self.name}: clusters must have shape [{graph.num_nodes}], one cluster for each node, got "
+                f"{[*clusters.shape]}. Pass the result of a partitioning method."
+            )
+        check_within(self.name, "clusters", clusters, 2**31, "Number the clusters from 0.")
+        self._by_cluster = clusters.long().argsort(stable=True)
+        self._ends = clusters.long().bincount().cumsum(0)
+
+    def seeds_of(self, minibatch: MiniBatch) -> tuple[Any, Callable[[Sampled], Sampled]]:
+        if not self._makes_seeds:
+            return super().seeds_of(minibatch)
+        fields = {name: getattr(minibatch, name) for name in ("labels", "indexes", "timestamps")} | minibatch.extra
+        others = sorted(name for name, value in fields.items() if value is not None and name != "walks")
+        if others:
+            raise ValueError(
+                f"{self.name}: minibatch {minibatch.index} has {others} of its clusters or walks, but its seeds become "
+                "nodes. Leave them out, and fetch those of nodes by fetch_feature."
+            )
+        return super().seeds_of(minibatch.replace(seeds=self._nodes_of(minibatch)))
+
+    def filled(self, minibatch: MiniBatch, sampled: Sampled) -> MiniBatch:
+        made = super().filled(minibatch, sampled)
+        return made.replace(seeds=made.input_nodes, extra={}) if self._makes_seeds else made
+
+    @property
+    def _makes_seeds(self) -> bool:
+        """Whether the nodes that are sampled become the seeds."""
+        return self.clusters is not None or self.walks
+
+    def _nodes_of(self, minibatch: MiniBatch) -> Any:
+        if self.clusters is not None:
+            seeds = torch.unique(minibatch.seeds)
+            check_within(self.name, "seeds", seeds, len(self._ends), "Take ItemSet(number of clusters).")
+            ends = self._ends.tolist()
+            of_each = [self._by_cluster[(ends[seed - 1] if seed > 0 else 0) : ends[seed]] for seed in seeds.tolist()]
+            return torch.cat(of_each).sort().values
+        walks = minibatch.extra.get("walks")
+        if not isinstance(walks, Tensor):
+            found = "walks of types" if walks else "no walks"
+            raise ValueError(
+                f"{self.name}: minibatch {minibatch.index} has {found}; walks=True needs those of sample_random_walk "
+                "over a graph without types. Put it before this stage."
+            )
+        nodes = torch.unique(walks)
+        return nodes[nodes >= 0]
+
+    def fingerprint(self) -> Fingerprint:
+        of = {} if self.clusters is None else {"clusters": rows_digest(self.clusters.contiguous())}
+        return {**super().fingerprint(), **of, **({"walks": True} if self.walks else {})}
+
+    def describe(self) -> dict[str, Any]:
+        details = super().describe()
+        for name in ("fanouts", "frontier", "subgraph_type"):
+            del details[name]
+        of = {} if self.clusters is None else {"clusters": len(self._ends)}
+        return {**of, **({"walks": True} if self.walks else {}), **details}
+
+
+class SubgraphNorms(NamedTuple):
+    """How to weigh nodes and edges of subgraphs so that losses and sums are those of the whole graph, on average.
+
+    Attributes:
+        node_norm: float32 [num_nodes], the weight of each node in the loss of a minibatch that sums over its nodes.
+        edge_norm: float32 [num_edges], by edge id, the weight of each edge when in-edges are summed.
+    """
+
+    node_norm: Tensor
+    edge_norm: Tensor
+
+
+def measure_norms(pipe: Stage, coverage: int = 50) -> SubgraphNorms:
+    """Return GraphSAINT's normalisation for a chain that samples subgraphs of a graph without types.
+
+    It counts in how many minibatches each node and each edge occurs. The minibatches are those of epoch 2^32 - 2, then
+    of the epochs before it, so the result depends on the chain alone. Put it into features for `fetch_feature`.
+
+    Args:
+        pipe: a chain with `sample_induced_subgraph`, with return_edge_ids=True; stages after it do not run.
+        coverage: minibatches are made until their nodes are this many times those of the graph.
+    Raises:
+        TypeError, ValueError: An argument is not allowed, or the chain has another sampler, or no minibatches.
+    Source: GraphSAINT (Zeng et al., 2020). With C the counts of M minibatches of a graph with N nodes, a node has the
+        norm M / (C * N), and an edge C of its destination / C of the edge, at most 10^4, or 0.1 if it never occurred.
+    """
+    check_int("measure_norms", "coverage", coverage, 1)
+    sampler = nearest_before(pipe, Sampler) if isinstance(pipe, Stage) else None
+    if not isinstance(sampler, InducedSubgraphSampler) or not sampler.return_edge_ids or sampler.graph.is_heterogeneous:
+        raise ValueError(
+            f"measure_norms: pipe must be a chain whose sampler is sample_induced_subgraph over a graph without "
+            f"types, with return_edge_ids=True, found {pipe if sampler is None else sampler!r}. Build it so."
+        )
+    graph: Any = sampler.graph
+    of_nodes, of_edges = torch.zeros(graph.num_nodes), torch.zeros(graph.max_edge_id_of(None) + 1)
+    into = torch.zeros(len(of_edges), dtype=torch.int64)
+    num_nodes = minibatches = 0
+    with working("measure_norms: making minibatches"):
+        for minibatch in _minibatches_backwards(StageGraph(sampler)):
+            nodes, (block,) = minibatch.input_nodes, minibatch.blocks
+            of_nodes[nodes] += 1
+            of_edges[block.edge_ids] += 1
+            into[block.edge_ids] = nodes.long()[block.edge_index[1]]
+            num_nodes, minibatches = num_nodes + len(nodes), minibatches + 1
+            if num_nodes >= coverage * graph.num_nodes:
+                break
+    edge_norm = (of_nodes[into] / of_edges).clamp(max=1e4)
+    edge_norm[of_edges == 0] = 0.1
+    # A node that never occurred counts as 0.1.
+    return SubgraphNorms(minibatches / of_nodes.clamp(min=0.1) / graph.num_nodes, edge_norm)
+
+
+def _minibatches_backwards(graph: StageGraph[Stage]) -> Iterator[Any]:
+    """Make the minibatches of epoch 2^32 - 2, then of the epochs before it, without end."""
+    evaluator, start = Evaluator(Calls(graph.numbering, NoClock())), graph.seed_stage
+    for epoch in range(MAX_EPOCH - 1, 0, -1):
+        is_empty = True
+        for index in range(start.num_steps * start.world_size):
+            minibatch = evaluator.minibatch(graph, epoch, index)
+            if minibatch is not None:  # not dropped by a stage
+                is_empty = False
+                yield minibatch
+        if is_empty:
+            raise ValueError(f"measure_norms: epoch {epoch} has no minibatches. Pass a chain that gives some.")

@@ -7,11 +7,11 @@ walks alone, by sample_random_walk. sample_shadow (ShadowSampler): 1,024 seeds, 
 the same trees. sample_induced_subgraph (InducedSubgraphSampler): the edges among 20,000 random nodes, beside
 sample_in_subgraph, which copies all their in-edges. One thread, all in alternation, median of 9.
 Run: python benchmarks/subgraphs.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU, commit 9df108b, with this one, two runs): at eps 1e-4 36 and 37 us a seed, which
-follows 1,667 edges, 1.9 and 2.0 times the rate of a map, 1.08 and 1.12 that of arrays; at 1e-5 387 us, 15,770 edges,
-2.2 times a map, 0.98 and 1.00 times arrays, which take 24 bytes a node for each thread. PinSAGE 29 ms, 1.9 and 2.1
-times its walks. An induced subgraph 5 ms, 1.7 times a copy of its in-edges. ShaDow 710 to 730 ms, 300 times its trees:
-it numbers all in-edges before it drops those that leave the tree.
+Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU, commit d250187, two runs): at eps 1e-4 36
+and 37 us a seed, which follows 1,667 edges, 1.9 and 2.0 times the rate of a map, 1.08 and 1.12 that of arrays; at 1e-5
+387 us, 15,770 edges, 2.2 times a map, 0.98 and 1.00 times arrays, which take 24 bytes a node for each thread. PinSAGE
+29 ms, 1.9 and 2.1 times its walks. An induced subgraph 5 ms, 1.7 times a copy of its in-edges. ShaDow 710 to 730 ms,
+300 times its trees: it numbers all in-edges before it drops those that leave the tree.
 """
 
 from __future__ import annotations

@@ -37,6 +37,13 @@ def main() -> None:
         "first minibatch of an epoch (us)": lambda _: 1e6 * timed(lambda: next(iter(first)))[0],
         "torch.randperm of an epoch (us)": lambda _: 1e6 * timed(lambda: torch.randperm(NUM_ITEMS))[0],
     }
+    weights = torch.arange(NUM_ITEMS) % 47 + 1.0
+    for name, options in (("by weight", {}), ("by weight with replacement", {"replacement": True})):
+        by_weight = dp.ItemSampler(items, 1024, weights=weights, seed=1, **options)
+        waits[f"first minibatch {name} (us)"] = lambda _, stage=by_weight: 1e6 * timed(lambda: next(iter(stage)))[0]
+        waits[f"torch.multinomial {name} (us)"] = lambda _, replace="replacement" in options: (
+            1e6 * timed(lambda: torch.multinomial(weights, NUM_ITEMS, replace))[0]
+        )
     figures |= alternate(waits, args.repeats)
     figures["peak memory of a first minibatch (bytes)"] = peak_bytes(lambda: next(iter(first)))
     report(figures, args.json)

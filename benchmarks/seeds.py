@@ -1,13 +1,15 @@
 """How fast do ItemSampler and DistributedItemSampler make the minibatches of seeds, on one thread?
 
 A shuffled epoch over 4M items with labels (two int64 tensors), batch sizes 1,024 and 65,536, and the first minibatch of
-an epoch, which needs no permutation of all items. Compared with the plain way: torch.randperm once per epoch (counted
-in its time) and two index_selects per minibatch. The limit is a memcpy of the bytes handed out. All in alternation,
-median of 9.
+an epoch, which needs no permutation of all items, but by weight an order of them. Compared with the plain way:
+torch.randperm once per epoch (counted in its time) and two index_selects per minibatch. The limit is a memcpy of the
+bytes handed out. All in alternation, median of 9.
 Run: python benchmarks/seeds.py
 Result (2-core AMD EPYC VM, shared, commit 99cefe3): 65,536 seeds 13.6 M items/s (1.45 x randperm and index, memcpy
 548), 1,024 seeds 5.7 M items/s, 0.18 ms a minibatch (0.78 x: half of that time does not depend on the batch size).
-The first minibatch comes after 0.6 ms; torch.randperm of the epoch alone takes 91 ms.
+The first minibatch comes after 0.6 ms; torch.randperm of the epoch alone takes 91 ms. By weight (same machine, commit
+a0185491, median of 3) it waits for the order of the epoch, 0.81 s, torch.multinomial takes 0.69; with replacement it
+comes after 1.3 ms, torch.multinomial takes 1.4 s.
 """
 
 from __future__ import annotations

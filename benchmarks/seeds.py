@@ -1,13 +1,15 @@
 """How fast do ItemSampler and DistributedItemSampler make the minibatches of seeds, on one thread?
 
 A shuffled epoch over 4M items with labels (two int64 tensors), batch sizes 1,024 and 65,536, and the first minibatch of
-an epoch, which needs no permutation of all items. Compared with the plain way: torch.randperm once per epoch (counted
-in its time) and two index_selects per minibatch. The limit is a memcpy of the bytes handed out. All in alternation,
-median of 9.
+an epoch, which needs no permutation of all items, but by weight an order of them. Compared with the plain way:
+torch.randperm once per epoch (counted in its time) and two index_selects per minibatch. The limit is a memcpy of the
+bytes handed out. All in alternation, median of 9.
 Run: python benchmarks/seeds.py
 Result (2-core AMD EPYC VM, shared, commit 99cefe3): 65,536 seeds 13.6 M items/s (1.45 x randperm and index, memcpy
 548), 1,024 seeds 5.7 M items/s, 0.18 ms a minibatch (0.78 x: half of that time does not depend on the batch size).
-The first minibatch comes after 0.6 ms; torch.randperm of the epoch alone takes 91 ms.
+The first minibatch comes after 0.6 ms; torch.randperm of the epoch alone takes 91 ms. By weight (same machine, commit
+a0185491, median of 3) it waits for the order of the epoch, 0.81 s, torch.multinomial takes 0.69; with replacement it
+comes after 1.3 ms, torch.multinomial takes 1.4 s.
 """
 
 from __future__ import annotations
@@ -37,6 +39,13 @@ def main() -> None:
         "first minibatch of an epoch (us)": lambda _: 1e6 * timed(lambda: next(iter(first)))[0],
         "torch.randperm of an epoch (us)": lambda _: 1e6 * timed(lambda: torch.randperm(NUM_ITEMS))[0],
     }
+    weights = torch.arange(NUM_ITEMS) % 47 + 1.0
+    for name, options in (("by weight", {}), ("by weight with replacement", {"replacement": True})):
+        by_weight = dp.ItemSampler(items, 1024, weights=weights, seed=1, **options)
+        waits[f"first minibatch {name} (us)"] = lambda _, stage=by_weight: 1e6 * timed(lambda: next(iter(stage)))[0]
+        waits[f"torch.multinomial {name} (us)"] = lambda _, replace="replacement" in options: (
+            1e6 * timed(lambda: torch.multinomial(weights, NUM_ITEMS, replace))[0]
+        )
     figures |= alternate(waits, args.repeats)
     figures["peak memory of a first minibatch (bytes)"] = peak_bytes(lambda: next(iter(first)))
     report(figures, args.json)

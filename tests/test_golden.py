@@ -43,6 +43,7 @@ class Case:
     weights: torch.dtype = torch.float64  # of the edge attribute "w"
     features: bool = False
     num_items: int = golden.NUM_ITEMS  # where there are no types
+    replacement: bool | None = None  # of items that are drawn by weight; None: they are shuffled
 
     @property
     def edges(self) -> dict[Any, torch.Tensor]:
@@ -142,6 +143,8 @@ CASES: dict[str, Case] = {
         typed=True,
         links=True,
     ),
+    "items by weight with replacement": plain({"fanouts": [3]}, replacement=True),
+    "types: items by weight": types({"fanouts": [3]}, replacement=False, weights=torch.float32),
 }
 
 
@@ -300,9 +303,13 @@ def items_of(case: Case) -> dp.ItemSampler:
         )
         for item_type, count in case.counts.items()
     }
+    how: dict[str, Any] = {"shuffle": True}
+    if case.replacement is not None:
+        weights = {item_type: weights_of(count, case.weights) for item_type, count in case.counts.items()}
+        how = {"weights": weights if case.typed else weights.popitem()[1], "replacement": case.replacement}
     if case.typed:
-        return dp.ItemSampler(dp.HeteroItemSet(sets), golden.TYPED_BATCH_SIZE, shuffle=True, seed=golden.SEED)
-    return dp.ItemSampler(*sets.values(), golden.BATCH_SIZE, shuffle=True, seed=golden.SEED)
+        return dp.ItemSampler(dp.HeteroItemSet(sets), golden.TYPED_BATCH_SIZE, seed=golden.SEED, **how)
+    return dp.ItemSampler(*sets.values(), golden.BATCH_SIZE, seed=golden.SEED, **how)
 
 
 def package_chain(case: Case) -> dp.Stage:
@@ -399,9 +406,14 @@ def times_of(case: Case, edge_type: Any, sources: list[int], edge_ids: list[int]
 
 def twin_message(case: Case) -> dict[str, Any]:
     ids = np.int32 if case.dtype == torch.int32 else np.int64
-    places = golden.places_of_types(case.counts)
-    if not case.typed:
-        places = dict.fromkeys(case.counts, golden.places_of_items(case.num_items))
+    drawn: dict[str, Any] = {}
+    if case.replacement is not None:
+        of_types = [weights_of(case.counts[name], case.weights) for name in sorted(case.counts)]
+        drawn = {"weights": torch.cat(of_types).tolist(), "replacement": case.replacement}
+    if case.typed:
+        places = golden.places_of_types(case.counts, **drawn)
+    else:
+        places = dict.fromkeys(case.counts, golden.places_of_items(case.num_items, **drawn))
     seeds = {name: case.seeds(name).numpy()[rows] for name, rows in places.items()}
     fields = {
         name: {field: FIELDS[field](case.counts[name]).numpy()[rows] for field in case.fields}

@@ -12,6 +12,7 @@
 #include "bindings/numpy.h"
 #include "bindings/topology.h"
 #include "sampling/compact.h"
+#include "sampling/draw_items.h"
 #include "sampling/numbering.h"
 #include "sampling/ppr.h"
 #include "sampling/random_walks.h"
@@ -93,10 +94,12 @@ class ResumableNumbering {
   bool broken_ = false;
 };
 
-std::int64_t checked_count(std::int64_t num_nodes) {
-  if (num_nodes < 0) throw std::invalid_argument("num_nodes must be 0 or more, got " + std::to_string(num_nodes) + ".");
-  return num_nodes;
+std::int64_t checked_number(const std::string& what, std::int64_t number) {
+  if (number < 0) throw std::invalid_argument(what + " must be 0 or more, got " + std::to_string(number) + ".");
+  return number;
 }
+
+std::int64_t checked_count(std::int64_t num_nodes) { return checked_number("num_nodes", num_nodes); }
 
 void check_times(const Choice& choice, bool has_times) {
   if (std::holds_alternative<const GivenEdgeTimes*>(choice) && !has_times)
@@ -280,10 +283,32 @@ void bind_ppr(py::module_& m) {
       .def("largest", [to_python](PprOverParts& ppr) { return to_python(ppr.largest()); });
 }
 
+void bind_items(py::module_& m) {
+  m.def(
+      "draw_items",
+      [](std::uint64_t key, std::int64_t num_items, const std::shared_ptr<ArrayRowSums>& weights, std::int64_t first,
+         std::int64_t count) {
+        Buffer<std::int64_t> out(checked_number("count", count));
+        const RowSums* const sums = weights ? &weights->sums() : nullptr;
+        without_gil([&] { draw_items(key, num_items, sums, first, {out.data(), static_cast<std::size_t>(count)}); });
+        return to_numpy(std::move(out));
+      },
+      py::arg("key"), py::arg("num_items"), py::arg("weights"), py::arg("first"), py::arg("count"));
+  m.def(
+      "order_items",
+      [](std::uint64_t key, std::int64_t num_items, const ArrayRowSums& weights, std::int64_t count) {
+        Buffer<std::int64_t> out(checked_number("count", count));
+        without_gil([&] { order_items(key, num_items, weights.sums(), {out.data(), static_cast<std::size_t>(count)}); });
+        return to_numpy(std::move(out));
+      },
+      py::arg("key"), py::arg("num_items"), py::arg("weights"), py::arg("count"));
+}
+
 void bind_sampling(py::module_& m) {
   m.def("limit_hops", &limit_hops, py::arg("bytes"));
   bind_choices(m);
   bind_row_sums(m);
+  bind_items(m);
   bind_sampling_for<std::int32_t>(m, "NumberingInt32");
   bind_sampling_for<std::int64_t>(m, "NumberingInt64");
   bind_groups(m);

@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -97,9 +98,16 @@ struct Weighted {
       }
     }
 
+    // Writes the first `out.size()` picks of a row, in the order in which the rule without replacement draws them.
+    void draw_order(const Weighted& policy, const Row& row, std::span<std::int64_t> out) {
+      std::int64_t* to = out.data();
+      draw_distinct(policy, row, std::ssize(out), [&](std::int64_t offset) { *to++ = row.begin + offset; });
+    }
+
    private:
     static constexpr double kInfinity = std::numeric_limits<double>::infinity();
     static constexpr std::int64_t kShortRow = 64;  // in-edges; a word holds a set of them
+    static constexpr std::int64_t kTogether = 16;  // draws
     static constexpr std::size_t kKeptSums = std::size_t{1} << 17;
     static constexpr std::int64_t kMostPicks = 256;  // of a block of draw_hop.h; for more picks a row is a block
 
@@ -280,35 +288,18 @@ struct Weighted {
 
     static std::int64_t most_rejections(std::int64_t degree) { return 8 + degree / 8; }
 
-    // Draws any row, word by word, as in docs/semantics.md.
+    // Draws any row, as in docs/semantics.md.
     void draw_slowly(const Weighted& policy, const Job& job) {
       const Row& row = job.row;
-      const double* of_row = policy.sums.sums.data() + row.begin;
-      Stream stream(policy.key, row.node, row.stream);
-      const auto draw = [&] {
-        const std::uint32_t high = stream.word(), low = stream.word();
-        const double x = place_of(high, low, of_row[row.degree - 1]);
-        std::int64_t found = std::upper_bound(of_row, of_row + row.degree, x) - of_row;
-        if (found == row.degree) found = last_drawable(of_row, 0, row.degree);
-        return found;
-      };
       if (policy.replace) {
-        for (std::int64_t i = 0; i < job.picks; ++i) job.to[i] = row.begin + draw();
+        std::int64_t found[kTogether];
+        for (std::int64_t i = 0; i < job.picks; ++i) {
+          if (i % kTogether == 0) draw_together(policy, row, policy.sums.sums.data() + row.begin, i, found);
+          job.to[i] = row.begin + found[i % kTogether];
+        }
         return;
       }
-      const auto degree = static_cast<std::size_t>(row.degree);
-      set_.assign(degree / 64 + 1, 0);
-      clean_ = false;  // until the end; stays false after an error
-      std::int64_t left = most_rejections(row.degree);
-      for (std::int64_t count = 0; count < job.picks;) {
-        if (add(draw())) {
-          ++count;
-        } else if (--left == 0) {
-          if (!remove_picks(policy.sums.sums.data() + row.begin, degree)) throw_bad_sums();
-          of_row = rest_.data();
-          left = most_rejections(row.degree);
-        }
-      }
+      draw_distinct(policy, row, job.picks, [](std::int64_t) {});
       std::int64_t* to = job.to;
       for (std::size_t w = 0; w < set_.size(); ++w) {
         for (std::uint64_t set = set_[w]; set != 0; set &= set - 1)
@@ -317,6 +308,52 @@ struct Weighted {
       }
       clean_ = true;
       if (rest_.size() > kKeptSums) rest_ = {};  // free the scratch of a hub at once
+    }
+
+    // Makes `kTogether` draws from the sums of a row, from draw `first` on, a multiple of kTogether. The searches go in
+    // lockstep, so they wait for memory together.
+    static void draw_together(const Weighted& policy, const Row& row, const double* of_row, std::int64_t first,
+                              std::int64_t* found) {
+      double x[kTogether];
+      std::uint32_t words[8];
+      for (std::int64_t i = 0; i < kTogether; i += 4) {
+        philox_two_blocks(policy.key, row.node, row.stream, static_cast<std::uint32_t>((first + i) / 2), words);
+        for (std::int64_t j = 0; j < 4; ++j) x[i + j] = place_of(words[2 * j], words[2 * j + 1], of_row[row.degree - 1]);
+      }
+      std::fill(found, found + kTogether, 0);
+      for (std::int64_t left = row.degree; left > 1;) {
+        const std::int64_t half = left / 2;
+        for (int i = 0; i < kTogether; ++i) found[i] += half & -static_cast<std::int64_t>(of_row[found[i] + half - 1] <= x[i]);
+        left -= half;
+      }
+      for (int i = 0; i < kTogether; ++i) {
+        found[i] += static_cast<std::int64_t>(of_row[found[i]] <= x[i]);
+        if (found[i] == row.degree) found[i] = last_drawable(of_row, 0, row.degree);
+      }
+    }
+
+    // Draws until `set_` has `picks` offsets, of which at least so many can be drawn; calls take(offset) for each, in draw order.
+    template <class Take>
+    void draw_distinct(const Weighted& policy, const Row& row, std::int64_t picks, Take&& take) {
+      const double* const sums = policy.sums.sums.data() + row.begin;
+      const auto degree = static_cast<std::size_t>(row.degree);
+      set_.assign(degree / 64 + 1, 0);
+      clean_ = false;  // until the caller has cleared `set_`; stays false after an error
+      const double* of_row = sums;
+      std::int64_t found[kTogether], drawn = 0, left = most_rejections(row.degree);
+      for (std::int64_t count = 0; count < picks; ++drawn) {
+        if (drawn % kTogether == 0) draw_together(policy, row, of_row, drawn, found);
+        const std::int64_t offset = found[drawn % kTogether];
+        if (add(offset)) {
+          ++count;
+          take(offset);
+        } else if (--left == 0) {
+          if (!remove_picks(sums, degree)) throw_bad_sums();
+          of_row = rest_.data();
+          left = most_rejections(row.degree);
+          draw_together(policy, row, of_row, drawn / kTogether * kTogether, found);  // the draws to come, by the new sums
+        }
+      }
     }
 
     // Sets `rest_` to the running sums of the weights of a row without those of its picks; returns false if all are 0.

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "graph/rows_digest.h"
+#include "random/philox.h"
+#include "sampling/draw_items.h"
 #include "sampling/row_sums.h"
 #include "sampling/sample_hop.h"
 #include "tests/check.h"
@@ -125,9 +127,41 @@ void sums_that_no_weights_have_do_no_harm() {
   }
 }
 
+void items_are_drawn_place_by_place_and_ordered_once_each() {
+  for (const std::int64_t count : {1, 7, 8, 9, 64, 1000}) {
+    std::vector<double> weights;
+    for (std::int64_t i = 0; i < count; ++i) weights.push_back(i % 5 == 2 ? 0.0 : i % 13 == 0 ? 1e6 : 1.0);
+    const auto drawable = count - std::count(weights.begin(), weights.end(), 0.0);
+    const auto bytes = std::as_bytes(std::span<const double>(weights));
+    const OwnedRowSums made = make_row_sums("w", Ints{0, count}, bytes, WeightType::kFloat64);
+    const RowSums sums = view_of(made);
+    Ints order(static_cast<std::size_t>(drawable)), half(static_cast<std::size_t>(drawable / 2)), drawn(50), uniform(50);
+    order_items(5, count, sums, order);
+    order_items(5, count, sums, half);
+    CHECK(std::equal(half.begin(), half.end(), order.begin()));
+    draw_items(5, count, &sums, 30, drawn);
+    draw_items(5, count, nullptr, 30, uniform);
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      CHECK(weights[static_cast<std::size_t>(drawn[i])] > 0);
+      CHECK(uniform[i] == static_cast<std::int64_t>(Stream(5, 30 + i, 10).bounded(static_cast<std::uint64_t>(count))));
+      Ints one(1);
+      draw_items(5, count, &sums, 30 + static_cast<std::int64_t>(i), one);
+      CHECK(one[0] == drawn[i]);
+    }
+    std::sort(order.begin(), order.end());
+    CHECK(std::adjacent_find(order.begin(), order.end()) == order.end());
+    for (const std::int64_t item : order) CHECK(weights[static_cast<std::size_t>(item)] > 0);
+    Ints more(static_cast<std::size_t>(drawable + 1));
+    CHECK_THROWS(std::invalid_argument, order_items(5, count, sums, more));
+    CHECK_THROWS(std::invalid_argument, draw_items(5, count + 8, &sums, 0, more));
+    CHECK_THROWS(std::invalid_argument, draw_items(5, count, &sums, -1, more));
+  }
+}
+
 }  // namespace
 
 SUITE(test_weighted) {
+  RUN(items_are_drawn_place_by_place_and_ordered_once_each);
   RUN(weighted_picks_stay_in_their_rows_at_every_degree_and_fanout);
   RUN(sums_and_digests_do_not_depend_on_threads);
   RUN(weights_that_are_none_are_refused);

@@ -41,6 +41,7 @@ _YAML = "yaml.safe_load of its metadata.yaml; free fields of features are in dat
 _LOADED = "dataset = dp.datasets.OnDiskDataset(path).load() has it"
 _TO_GPU = "dp.TensorFeature(tensor.cuda()) lies on the GPU; pin_memory_() of what lies in host memory lets GPUs read it"
 _OF_PYG = "dp.datasets.Dataset.from_pyg(data), or dp.CSCGraph.from_pyg(data) and dp.HeteroCSCGraph.from_pyg(data)"
+_BALANCED = "dp.ItemSampler(items, batch_size, weights=(1 / labels.bincount())[labels], replacement=True)"
 _WHOLE_GRAPH = "features are in a dp.FeatureStore, labels and splits in a dp.ItemSet"
 
 _OF_GRAPHS = {  # of CSCGraph and HeteroCSCGraph
@@ -248,6 +249,8 @@ ATTRIBUTES: Table = {
         **dict.fromkeys(("PrefetcherIterDataPipe", "Bufferer"), "dp.Prefetcher"),
         **dict.fromkeys(("RemoteReceivingChannel", "RemoteSource"), _IN_DISTRIBUTED),
         "seed": "dp.ItemSampler(items, batch_size, seed=...)",
+        "WeightedRandomSampler": "dp.ItemSampler(items, batch_size, weights=weights, replacement=True)",
+        "ImbalancedSampler": _BALANCED,
     },
     "datapipes.distributed": {
         **dict.fromkeys(("DistNeighborLoader", "DistLoader", "DistDataLoader"), _DIST_LOADER),
@@ -294,6 +297,7 @@ KEYWORDS: Table = {
         "num_workers": "dp.DataLoader takes it",
         "drop_uneven_inputs": "dp.DistributedItemSampler takes it, as drop_uneven",
         "num_replicas": "dp.DistributedItemSampler takes it, as world_size",
+        "num_samples": "num_items",
     },
     "NeighborSampler": {
         **dict.fromkeys(("num_neighbors", "fanout"), _FANOUTS),

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from datapipes.base.checks import dtype_name, shown
 from datapipes.base.errors import add_note, sentence
+from datapipes.base.forms import RowForm
 from datapipes.base.records import Count, Form, form_of, from_json, to_json
 from datapipes.chain.functional import functional_name
 from datapipes.chain.stage import Stage
@@ -40,20 +41,20 @@ from datapipes.distributed.partition_facts import FeatureForms
 from datapipes.distributed.wire.arrow_message import Message
 from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore, feature_text
-from datapipes.graph.choice import RowForm
 from datapipes.graph.graph import Graph
 from datapipes.minibatch.sparse_rows import SparseRows
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
-from datapipes.sampling.node_values import BYTES_PER_NODE, NodeWeights
+from datapipes.sampling.node_values import NodeWeights
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
 from datapipes.seeds.hetero_item_set import HeteroItemSet
-from datapipes.seeds.item_sampler import ItemSampler
+from datapipes.seeds.item_sampler import BYTES_OF_ORDER, ItemSampler
 from datapipes.seeds.item_set import ItemSet, kept_bytes
+from datapipes.seeds.weights import BYTES_PER_WEIGHT, Weights
 
 __all__ = ["build_chain", "describe_chain"]
 
@@ -173,7 +174,7 @@ class _Writing:
             return self._tensor(value)
         if isinstance(value, SparseRows):
             return {"lists": [self._value(value.indptr), self._value(value.indices), value.num_columns]}
-        if isinstance(value, NodeWeights):
+        if isinstance(value, (NodeWeights, Weights)):
             return self._value(value.given)
         if isinstance(value, Mapping):
             return {"dict": [[self._value(key), self._value(element)] for key, element in value.items()]}
@@ -364,6 +365,10 @@ class ChainBuilder:
         arguments = {
             name: self._value(f"{where}: the argument {name!r}", value) for name, value in described.arguments.items()
         }
+        items = arguments.get("item_set")
+        by_weight = cls is ItemSampler and arguments.get("weights") is not None
+        if by_weight and isinstance(items, (ItemSet, HeteroItemSet)):  # the sums of a field, and the order
+            self._hold((BYTES_PER_WEIGHT + BYTES_OF_ORDER) * len(items))
         sources = [built[source] for source in described.sources]
         args = () if not sources else (sources[0] if len(sources) == 1 else sources,)
         try:
@@ -399,7 +404,7 @@ class ChainBuilder:
                 return _dict_of(where, all_of(values))
             case {"tensor": str(name), **others} if not others:
                 tensor = self._received(where, name)
-                self._hold(tensor.nbytes + tensor.is_floating_point() * BYTES_PER_NODE * tensor.numel())
+                self._hold(tensor.nbytes + tensor.is_floating_point() * BYTES_PER_WEIGHT * tensor.numel())
                 return tensor.clone()
             case {"graph": name, **others} if not others:
                 return _offered(where, "graph", self._graph, name)

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_index_tensor, shown
+from datapipes.base.forms import RowForm
 from datapipes.base.rows import new_rows
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import NodeType
 from datapipes.distributed.partition_facts import PartitionFacts
-from datapipes.graph.choice import RowForm
 from datapipes.partition.native.part import Part
 from datapipes.processes.copies import ALIGNED, zeros_together
 from datapipes.processes.sharing import Together

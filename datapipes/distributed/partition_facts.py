@@ -10,11 +10,11 @@ import torch
 
 from datapipes.base.checks import INT32_MAX, dtype_name, shown
 from datapipes.base.errors import sentence
+from datapipes.base.forms import RowForm
 from datapipes.base.records import OMITTED, AnyType, Form, OptionalNodeType, from_json, one_of, to_json, whole
 from datapipes.distributed.wire.arrow_message import Message, check_form
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, answer_header, request_header
-from datapipes.graph.choice import RowForm
 from datapipes.graph.graph import EarliestNode
 from datapipes.partition.native.manifest import Identity, IndexDtype
 from datapipes.partition.native.part import Part

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_index_tensor, dtype_name
+from datapipes.base.forms import RowForm
 from datapipes.base.rows import byte_rows, new_rows, put_rows
 from datapipes.base.threads import num_threads
 from datapipes.distributed.asking_parts import Peers, all_or_failed, here_or_off_loop
@@ -20,7 +21,6 @@ from datapipes.distributed.dist_graph import DistGraph
 from datapipes.distributed.hot_rows import HotRows, HotTable
 from datapipes.distributed.requests.rows import Rows, RowsRequest, TakeRows
 from datapipes.features.feature_store import feature_text
-from datapipes.graph.choice import RowForm
 from datapipes.partition.book import IdMap
 from datapipes.partition.native.own_rows import OwnRows
 from datapipes.processes.copies import zeros_together

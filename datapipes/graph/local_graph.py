@@ -15,12 +15,13 @@ from datapipes.base.array_digest import Hashed, array_digest, version_of
 from datapipes.base.cached import cached_property
 from datapipes.base.checks import check_bool, shown
 from datapipes.base.errors import sentence
+from datapipes.base.forms import RowForm
 from datapipes.base.types import EdgeType, NodeType, ends_of, type_in
 from datapipes.device.host_memory import Pinnable, without_pin
 from datapipes.graph import edits, storage
 from datapipes.graph.arrays import TOPOLOGY, ByType, GraphArrays, GraphRows, array_name, as_index_dtype, graph_digest
 from datapipes.graph.checks import check_index_dtype, refuse_negative_ids
-from datapipes.graph.choice import Choice, Chosen, KeptRows, RowForm, forms_of
+from datapipes.graph.choice import Choice, Chosen, KeptRows, forms_of
 from datapipes.graph.graph import EarliestNode, FoundEdges, Graph, edge_items, edges_in_rows, ends_of_pairs
 from datapipes.graph.hops import HopPlan, Sampled, SeedTrees
 from datapipes.graph.ppr import PprPlan

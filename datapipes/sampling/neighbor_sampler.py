@@ -18,12 +18,13 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import dtype_name, shown
+from datapipes.base.forms import check_form, check_values
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.base.types import of_type
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.graph.choice import Attributed, Choice, Rows, by_text, check_form, check_values, rows_digest
+from datapipes.graph.choice import Attributed, Choice, Rows, by_text, rows_digest
 from datapipes.graph.graph import Graph
 from datapipes.graph.npy import to_numpy
 from datapipes.sampling.choice_sampler import ChoiceSampler

@@ -23,13 +23,14 @@ from torch import Tensor
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_choice, check_int, shown
+from datapipes.base.forms import check_form, check_values
 from datapipes.base.records import Count, one_of
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.base.types import ends_of, of_type, type_text
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.graph.choice import Attributed, Choice, Rows, by_text, check_form, check_values, rows_digest
+from datapipes.graph.choice import Attributed, Choice, Rows, by_text, rows_digest
 from datapipes.graph.graph import Graph
 from datapipes.processes.sharing import zeros_for_workers
 from datapipes.sampling.choice_sampler import ChoiceSampler

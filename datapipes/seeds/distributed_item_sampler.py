@@ -12,11 +12,13 @@ later rank that differs raises at once, and the first rank raises when its epoch
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch.distributed
+from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.log import users_frame
@@ -78,6 +80,9 @@ class DistributedItemSampler(ItemSampler):
         local_items: bool = False,
         seed: int = 0,
         num_steps: int | None = None,
+        weights: Tensor | Mapping[Any, Tensor] | str | None = None,
+        replacement: bool = False,
+        num_items: int | None = None,
     ) -> None:
         if (rank is None) != (world_size is None):
             raise ValueError(
@@ -104,6 +109,7 @@ class DistributedItemSampler(ItemSampler):
         self._num_steps = None if num_steps is None else check_int(self.name, "num_steps", num_steps, 1)
         is_group = group is not None and (group.get_rank(), group.get_world_size()) == (self.rank, self.world_size)
         cut: dict[str, Any] = {"shuffle": shuffle, "drop_last": drop_last, "seed": seed}
+        cut |= {"weights": weights, "replacement": replacement, "num_items": num_items}
         if self.local_items and self._num_steps is None and self.world_size > 1:
             if not is_group:
                 raise ValueError(self._cannot_agree(group))
@@ -152,7 +158,7 @@ class DistributedItemSampler(ItemSampler):
 
     def _facts(self) -> dict[str, Any]:
         """Return what `_compare` compares, as a dict: the rank, and entries that must be equal on all ranks."""
-        return {"rank": self.rank, **self.fingerprint(), "seed": self.rng_seed if self.shuffle else None}
+        return {"rank": self.rank, **self.fingerprint(), "seed": self.rng_seed if self._is_random else None}
 
     def _refuse_start(self) -> None:
         """Raise ValueError if a later rank has reported that it differs from this rank. Called when an epoch begins."""

@@ -18,6 +18,7 @@ from datapipes.distributed.chain_description import ChainBuilder
 from datapipes.distributed.wire.arrow_message import Message, to_bytes
 from datapipes.distributed.wire.arrow_reading import from_bytes
 from datapipes.sampling.node_values import NodeWeights
+from datapipes.seeds.weights import Weights
 
 
 def sent(message: Message) -> Message:
@@ -268,8 +269,9 @@ def held_bytes(stage: dp.Stage) -> int:
         items = getattr(each, "item_set", None)
         sets = getattr(items, "item_sets", {None: items}).values() if items is not None else ()
         total += sum(tensor.nbytes for one in sets for tensor, _ in one._hashed_arrays().values())
-        for weights in [value for value in vars(each).values() if isinstance(value, NodeWeights)]:
-            tensors = [*weights._values.values(), *(part for made in weights._made.values() for part in made)]
+        kept = [value for value in vars(each).values() if isinstance(value, (NodeWeights, Weights))]
+        for weights in [one for value in kept for one in getattr(value, "_of", {None: value}).values()]:
+            tensors = [*weights._values.values(), *weights._made]
             total += sum(tensor.nbytes for tensor in tensors)
     return total
 
@@ -293,6 +295,15 @@ def test_what_a_chain_holds_is_counted_before_it_is_made(items):
     told = []
     built = ChainBuilder(admit=told.append, **OFFERS).build(sent(describe_chain(pipe)))
     assert max(told) == held_bytes(built)
+
+
+@pytest.mark.parametrize("weights", ["w", torch.ones(40)], ids=["field", "tensor"])
+def test_sums_of_the_weights_of_items_count_too(weights):
+    items = dp.ItemSet((torch.arange(40), torch.ones(40)), names=("seeds", "w"))
+    told = []
+    described = sent(describe_chain(dp.ItemSampler(items, 4, weights=weights)))
+    built = ChainBuilder(admit=told.append, **OFFERS).build(described)
+    assert max(told) > held_bytes(built)  # the order by weight is in it
 
 
 def masked(values, names):

@@ -51,6 +51,26 @@ def test_the_ranks_interleave_to_the_order_of_one_process(num_items, batch_size,
     assert [len(rank) for rank in ranks] == [len(made) // world_size] * world_size
 
 
+@pytest.mark.parametrize("options", [{}, {"replacement": True, "num_items": 47}], ids=["order", "replacement"])
+def test_ranks_share_the_items_that_are_drawn_by_weight(options):
+    options = {"batch_size": 5, "weights": torch.arange(30).double() % 4, "seed": 3, **options}
+
+    def of_ranks(**share) -> list[dp.DistributedItemSampler]:
+        return [
+            dp.DistributedItemSampler(dp.ItemSet(30), rank=rank, world_size=4, **options, **share) for rank in range(4)
+        ]
+
+    expected = list(dp.ItemSampler(dp.ItemSet(30), **options))
+    ranks = of_ranks()
+    made = interleaved([list(rank) for rank in ranks])
+    assert digests(made[: len(expected)]) == digests(expected)
+    assert ranks[0].num_batches == len(expected) < len(ranks[0]) * 4 == len(made)
+    assert torch.equal(made[len(expected)].seeds, expected[0].seeds)
+    own = [[minibatch.seeds.tolist() for minibatch in rank] for rank in of_ranks(local_items=True, num_steps=2)]
+    assert own[0] == [minibatch.seeds.tolist() for minibatch in expected[:2]]
+    assert len(set(map(str, own))) == 4  # each rank draws under a key of its own
+
+
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 6))
 def test_an_uneven_last_round_is_left_out_on_request(num_items, batch_size, world_size):
     expected = digests(alone(num_items, batch_size, shuffle=True))

@@ -1,7 +1,7 @@
 """Chains of every kind, as tests describe them and have them made elsewhere: {name: (graph, the chain over it)}."""
 
 import torch
-from pipelines import items, sampled, small_graph
+from pipelines import item_set, items, sampled, small_graph
 from typed_pipelines import CITES, WRITES, WRITTEN, typed_graph, typed_items, typed_sampled
 from weights import weighted_graph, weighted_typed_graph
 
@@ -29,12 +29,27 @@ def of_links(graph: dp.CSCGraph) -> dp.Stage:
 
 def of_typed_links(graph: dp.HeteroCSCGraph) -> dp.Stage:
     weights = {"paper": torch.ones(40), "author": torch.arange(25).double()}
-    pipe = dp.ItemSampler(dp.HeteroItemSet({WRITES: dp.ItemSet(torch.arange(18).view(9, 2))}), 4, seed=1)
+    links = dp.HeteroItemSet({WRITES: dp.ItemSet(torch.arange(18).view(9, 2))})
+    pipe = dp.ItemSampler(links, 4, seed=1, weights={WRITES: torch.ones(9)})
     pipe = pipe.sample_uniform_negative(graph, 1, corrupt="both", src_weight=weights, dst_weight=weights)
     return pipe.sample_neighbor(graph, [3, 2]).exclude_seed_edges(True, {"author:writes:paper": WRITTEN})
 
 
+def drawn_items(graph: dp.CSCGraph) -> dp.Stage:
+    weights = torch.arange(22).half() % 5
+    return sampled(dp.ItemSampler(item_set(), 4, weights=weights, replacement=True, num_items=30), graph)
+
+
+def drawn_typed_items(graph: dp.HeteroCSCGraph) -> dp.Stage:
+    sets = {
+        name: dp.ItemSet((torch.arange(9), torch.arange(9) / 4), names=("seeds", "w")) for name in ("paper", "author")
+    }
+    return dp.ItemSampler(dp.HeteroItemSet(sets), 4, weights="w", seed=1).sample_neighbor(graph, [3, 2])
+
+
 CHAINS = {
+    "items by weight": (small_graph, drawn_items),
+    "typed items by weight": (typed_graph, drawn_typed_items),
     "neighbors": (small_graph, lambda graph: sampled(graph=graph, frontier="new")),
     "layers": (small_graph, lambda graph: items().sample_layer_neighbor(graph, [3, 2], batch_dependency=2)),
     "weights": (weighted_graph, lambda graph: items().sample_neighbor(graph, [3, -1], prob_name="w", replace=True)),

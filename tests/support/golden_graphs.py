@@ -67,10 +67,20 @@ def repeated_seeds(pairs: bool) -> torch.Tensor:
     return torch.stack((ids, ids * 7 % NUM_NODES), dim=1) if pairs else ids
 
 
-def places_of_items(num_items: int = NUM_ITEMS, batch_size: int = BATCH_SIZE) -> list[int]:
+def places_of_items(
+    num_items: int = NUM_ITEMS,
+    batch_size: int = BATCH_SIZE,
+    weights: list[float] | None = None,
+    replacement: bool = False,
+) -> list[int]:
     """The places in the item set of the items of minibatch INDEX, in its order."""
     key = twin.hop_key(SEED, EPOCH, 0, 0, 0, 0)
-    return [twin.permutation_at(num_items, key, place) for place in range(INDEX * batch_size, (INDEX + 1) * batch_size)]
+    places = range(INDEX * batch_size, (INDEX + 1) * batch_size)
+    if replacement:
+        return [twin.drawn_item(num_items, weights, key, place) for place in places]
+    if weights is not None:
+        return twin.item_order(weights, places.stop, key)[places.start :]
+    return [twin.permutation_at(num_items, key, place) for place in places]
 
 
 # --- with types
@@ -123,10 +133,10 @@ def items_of(of: Any) -> torch.Tensor:
     return torch.stack((places * 11 % NUM_NODES_OF[of[0]], places * 7 % NUM_NODES_OF[of[2]]), dim=1)
 
 
-def places_of_types(counts: dict[Any, int]) -> dict[Any, list[int]]:
+def places_of_types(counts: dict[Any, int], **drawn: Any) -> dict[Any, list[int]]:
     """For each type, the places in its item set of the items of minibatch INDEX; `counts` is items by type."""
     numbered = [(of, place) for of in sorted(counts) for place in range(counts[of])]
-    visited = [numbered[i] for i in places_of_items(len(numbered), TYPED_BATCH_SIZE)]
+    visited = [numbered[i] for i in places_of_items(len(numbered), TYPED_BATCH_SIZE, **drawn)]
     return {of: [place for found, place in visited if found == of] for of in counts}
 
 

@@ -186,9 +186,14 @@ def choose_weighted(weights: Sequence[Any], fanout: int, replace: bool, stream: 
         return [weighted_draw(sums, stream) for _ in range(fanout)]
     if fanout >= len(drawable):
         return drawable
+    return sorted(successive_picks(sums, fanout, stream))
+
+
+def successive_picks(sums: Sequence[float], count: int, stream: Stream) -> list[int]:
+    """Return `count` distinct offsets in the order in which they become picks."""
     picks: list[int] = []
     current, rejected = sums, 0
-    while len(picks) < fanout:
+    while len(picks) < count:
         drawn = weighted_draw(current, stream)
         if drawn not in picks:
             picks.append(drawn)
@@ -199,7 +204,18 @@ def choose_weighted(weights: Sequence[Any], fanout: int, replace: bool, stream: 
             for pick in picks:
                 left[pick] = 0.0
             current, rejected = sums_of(left), 0
-    return sorted(picks)
+    return picks
+
+
+def item_order(weights: Sequence[Any], count: int, key: int) -> list[int]:
+    """Section 2.1: the first `count` items of an epoch by weight without replacement."""
+    return successive_picks(sums_of(weights), count, Stream(key, 0, 11))
+
+
+def drawn_item(n: int, weights: Sequence[Any] | None, key: int, x: int) -> int:
+    """Section 2.1: the item at place x of an epoch with replacement."""
+    stream = Stream(key, x, 10)
+    return stream.bounded(n) if weights is None else weighted_draw(sums_of(weights), stream)
 
 
 def picks_of(

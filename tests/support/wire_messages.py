@@ -6,6 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import torch
 
+from datapipes.base.forms import RowForm
 from datapipes.distributed.partition_facts import PartitionFacts
 from datapipes.distributed.requests.digests import DigestRequest
 from datapipes.distributed.requests.draw import Draw, DrawRequest
@@ -13,7 +14,6 @@ from datapipes.distributed.requests.edges import EdgesRequest
 from datapipes.distributed.requests.rows import Rows, RowsRequest
 from datapipes.distributed.requests.steps import StepsRequest
 from datapipes.distributed.wire.arrow_message import DTYPES, Message
-from datapipes.graph.choice import RowForm
 from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.temporal_neighbor_sampler import ByTime
 

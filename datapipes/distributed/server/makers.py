@@ -303,7 +303,7 @@ def bytes_of(minibatch: MiniBatch) -> int:
 def refuse_many_seeds(where: str, graph: StageGraph[Stage], most_bytes: int) -> None:
     """Raise ValueError if the seeds of a minibatch alone, negatives included, have more than `most_bytes`."""
     seeds: Any = graph.seed_stage
-    count = min(seeds.batch_size, len(seeds.item_set))
+    count = min(seeds.batch_size, seeds.num_items)
     for stage in graph.find(NegativeSampler):
         count = int(count * (1 + stage.negative_ratio)) + 1
     if count * BYTES_PER_SEED > most_bytes:

@@ -17,22 +17,17 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.array_digest import version_of
 from datapipes.base.checks import check_bool, check_index_tensor, check_int, shown
+from datapipes.base.forms import RowForm
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type, type_in
 from datapipes.graph.arena import Place, attributes_of
-from datapipes.graph.choice import UNIFORM, Choice, Chosen, KeptRows, RowForm, forms_of
+from datapipes.graph.choice import UNIFORM, Choice, Chosen, KeptRows, forms_of
 from datapipes.graph.graph import Graph, KeptTopology
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT
 from datapipes.partition.native.manifest import Manifest, opened_manifest
 from datapipes.partition.native.native_book import book_of, digest_of, partition_id_of
 from datapipes.partition.native.own_rows import OwnRows
-from datapipes.partition.native.part_arrays import (
-    PartRelation,
-    in_memory,
-    read_part,
-    refuse_other_times,
-    relations_of,
-)
+from datapipes.partition.native.part_arrays import PartRelation, in_memory, read_part, refuse_other_times, relations_of
 from datapipes.partition.native.part_of_stores import Tell, alone, by_time, read_stores
 from datapipes.processes.sharing import Together
 

@@ -104,6 +104,7 @@ class EdgeTimes:
         last: bool = False,
         inclusive: bool = False,
         window: int | None = None,
+        weights: list[NDArray[np.float64]] = ...,
     ) -> None: ...
 
 class Weights:

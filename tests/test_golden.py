@@ -142,6 +142,10 @@ CASES: dict[str, Case] = {
         typed=True,
         links=True,
     ),
+    "times and weights": times({"fanouts": [6, 4], "time_window": 30, **OF_NODES, **OF_EDGES, **WEIGHTED}),
+    "types: times and weights with replacement": times(
+        {"fanouts": golden.FANOUTS_BY_TYPE, "replace": True, **OF_EDGES, **WEIGHTED}, typed=True, weights=torch.float32
+    ),
 }
 
 
@@ -327,10 +331,16 @@ def sampled(
         return twin_layer.sample_typed_in_subgraph(node_types, relations, seeds, options["edge_types"])
     if case.stage == "sample_in_subgraph":
         return in_types(twin_layer.sample_in_subgraph(*relations[PLAIN], seeds[""]), "")
+    weights = None
+    if "prob_name" in options:
+        weights = {name: weights_of(len(ids), case.weights)[ids].tolist() for name, (_, _, ids) in relations.items()}
     if options["disjoint"] or timestamps:
         return sample_trees(
             node_types,
-            {name: Relation(*arrays, times_of(case, name, *arrays[1:])) for name, arrays in relations.items()},
+            {
+                name: Relation(*arrays, times_of(case, name, *arrays[1:]), weights and weights[name])
+                for name, arrays in relations.items()
+            },
             {name: [np.ravel(row).tolist() for row in rows] for name, rows in seeds.items()},
             fanouts=fanouts,
             key_of=golden.key_of_hop,
@@ -339,9 +349,6 @@ def sampled(
             rule=rule_of(case),
             timestamps=timestamps,
         )
-    weights = None
-    if "prob_name" in options:
-        weights = {name: weights_of(len(ids), case.weights)[ids].tolist() for name, (_, _, ids) in relations.items()}
     draws = {"replace": options["replace"], "frontier": options["frontier"]}
     if case.typed:
         return twin.sample_typed_neighbors(

@@ -228,8 +228,8 @@ class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
 
     Args:
         dist_graph: the partitioned graph that DistGraph.connect returned.
-        fanouts, replace, return_edge_ids, node_time_attr, edge_time_attr, strategy, inclusive, time_window, disjoint,
-            frontier, subgraph_type, reverse_etypes_mapping, concurrency: as for temporal_sample_neighbor.
+        fanouts, replace, return_edge_ids, node_time_attr, edge_time_attr, strategy, prob_name, inclusive, time_window,
+            disjoint, frontier, subgraph_type, reverse_etypes_mapping, concurrency: as for temporal_sample_neighbor.
     Raises:
         The errors of temporal_sample_neighbor. While sampling, also errors of requests to the servers (listed at
         DistGraph.connect). Each error has a note with the stage, the minibatch and the part.

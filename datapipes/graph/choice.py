@@ -108,12 +108,10 @@ class Choice:
     Attributes:
         by: the name of the class in requests; "" if requests never carry it.
         of_times: whether each seed must have a time.
-        every_type: True: each sampled edge type must have the attribute; False: at least one must.
     """
 
     by: ClassVar[str] = ""
     of_times: ClassVar[bool] = False
-    every_type: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         name = vars(cls).get("by", "")
@@ -129,8 +127,12 @@ class Choice:
         """A Choice with only the names of the attributes that this one reads; a key of KeptRows. None: no attribute."""
         return None
 
-    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
-        """Raise TypeError or ValueError if an edge type in `edge_types` lacks an attribute that this Choice reads."""
+    def check(
+        self, where: str, graph: Attributed, edge_types: Sequence[Any], among: Sequence[Any] | None = None
+    ) -> None:
+        """Raise TypeError or ValueError if an edge type in `edge_types` lacks an attribute that this Choice reads, or
+        if no edge type in `among` (None: in `edge_types`) has an attribute of which one type is enough.
+        """
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
         """Return the attributes that this Choice reads, {name for errors: values}; the values are those in `rows`."""

@@ -53,7 +53,9 @@ class ByWeight(Choice):
     def reads(self) -> ByWeight:
         return self
 
-    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
+    def check(
+        self, where: str, graph: Attributed, edge_types: Sequence[Any], among: Sequence[Any] | None = None
+    ) -> None:
         forms = graph.forms()
         for edge_type in edge_types:
             names = [name for domain, type_, name in forms if (domain, type_) == ("edge", edge_type)]

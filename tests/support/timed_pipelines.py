@@ -7,6 +7,7 @@ import datapipes as dp
 
 EDGE_TIMES = torch.arange(200) * 37 % 60
 NODE_TIMES = torch.arange(40) * 7 % 50
+WEIGHTS = (torch.arange(200) % 7).float() ** 4
 TIMES = torch.arange(NUM_ITEMS) % 4 * 15 + 10
 
 
@@ -14,6 +15,10 @@ def timed_graph(dtype: torch.dtype = torch.int64, **attributes) -> dp.CSCGraph:
     plain = small_graph(dtype)
     given = {"node_attributes": {"since": NODE_TIMES}, "edge_attributes": {"at": EDGE_TIMES}, **attributes}
     return dp.CSCGraph(plain.indptr, plain.indices, edge_ids=plain.edge_ids, **given)
+
+
+def timed_graph_with_weights(dtype: torch.dtype = torch.int64) -> dp.CSCGraph:
+    return timed_graph(dtype, edge_attributes={"at": EDGE_TIMES, "w": WEIGHTS})
 
 
 def timed_items(times: torch.Tensor | None = TIMES, **arguments) -> dp.ItemSampler:

@@ -87,7 +87,7 @@ def cases(draw, *, temporal: bool) -> Case:
     disjoint = not temporal or draw(st.booleans())
     frontier = draw(st.sampled_from(["all", "new"]))
     weights = {}
-    if not temporal and draw(st.booleans()):
+    if strategy == "uniform" and draw(st.booleans()):
         weights = {of: draw(weights_for(len(indices))) for of, (_, indices, _) in graph.relations.items()}
     return Case(graph, edge_times, node_times, seeds, timestamps, fanouts, rule, disjoint, frontier, weights)
 
@@ -99,8 +99,11 @@ def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
             case.graph,
             node_attributes={of: {"since": times} for of, times in case.node_times.items()},
             edge_attributes={
-                **{of: {"at": times} for of, times in case.edge_times.items()},
-                **{of: {"w": weights} for of, weights in case.weights.items()},
+                of: {
+                    **({"at": case.edge_times[of]} if of in case.edge_times else {}),
+                    **({"w": case.weights[of]} if of in case.weights else {}),
+                }
+                for of in case.graph.relations
             },
         )
         sets = {of: item_set(case.seeds[of], case.timestamps[of]) for of in case.seeds}

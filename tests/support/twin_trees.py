@@ -55,15 +55,16 @@ def is_eligible(times: Sequence[int], t: int, rule: Rule) -> bool:
 
 
 def picks_of(relation: Relation, v: int, fanout: int, key: int, stream: int, t: int | None, rule: Rule) -> list[int]:
-    """Section 3.3, by weights 3.1: the positions that are drawn among the in-edges of v."""
+    """Section 3.3: the positions that are drawn among the in-edges of v."""
     begin, end = int(relation.indptr[v]), int(relation.indptr[v + 1])
-    if relation.weights is not None:
-        picks = choose_weighted(relation.weights[begin:end], fanout, rule.replace, Stream(key, v, stream))
-        return [begin + offset for offset in picks]
     eligible = list(range(begin, end))
     if rule.temporal:
         assert t is not None
         eligible = [p for p in eligible if relation.times is None or is_eligible(relation.times[p], t, rule)]
+    if relation.weights is not None:
+        assert rule.strategy == "uniform"
+        weights = [relation.weights[p] for p in eligible]
+        return [eligible[offset] for offset in choose_weighted(weights, fanout, rule.replace, Stream(key, v, stream))]
     if rule.strategy == "uniform":
         return [eligible[offset] for offset in choose(len(eligible), fanout, rule.replace, Stream(key, v, stream))]
     assert not rule.replace

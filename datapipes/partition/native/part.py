@@ -440,7 +440,7 @@ class Part:
         """
         kind = self._edge_type(edge_type)
         if (reads, kind) not in self._kept:
-            reads.check(where, self, (kind,) if reads.every_type else self.edge_types)
+            reads.check(where, self, (kind,), self.edge_types)
         return self._kept.get(where, reads, kind, self._relations[kind])
 
     @property

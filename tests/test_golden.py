@@ -78,6 +78,7 @@ OF_NODES, OF_EDGES = (
     {"node_time_attr": "since", "return_edge_ids": True},
     {"edge_time_attr": "at", "return_edge_ids": True},
 )
+WINDOWED = {"fields": ("timestamps", "recent")}
 FEW = dict.fromkeys(golden.EDGE_TYPES, 2) | {REVIEWS: 4}
 trees = partial(times, stage="sample_neighbor")
 
@@ -143,6 +144,10 @@ CASES: dict[str, Case] = {
         links=True,
     ),
     "times and weights": times({"fanouts": [6, 4], "time_window": 30, **OF_NODES, **OF_EDGES, **WEIGHTED}),
+    "a window for each seed": times({"fanouts": [5, 4], "time_window": "recent", **OF_NODES, **OF_EDGES}, **WINDOWED),
+    "types: a window for each link": times(
+        {"fanouts": [3, 2], "time_window": "recent", **OF_EDGES}, typed=True, links=True, **WINDOWED
+    ),
     "types: times and weights with replacement": times(
         {"fanouts": golden.FANOUTS_BY_TYPE, "replace": True, **OF_EDGES, **WEIGHTED}, typed=True, weights=torch.float32
     ),
@@ -222,9 +227,15 @@ FIELDS: dict[str, Callable[[int], torch.Tensor]] = {
     "labels": lambda count: torch.arange(count, dtype=torch.uint8),
     "my.weight": lambda count: torch.arange(count, dtype=torch.float64) / 8,
     "timestamps": lambda count: torch.tensor([golden.time_of_item(item) for item in range(count)]),
+    "recent": lambda count: torch.arange(count) % 3 * 11,
     "later": lambda count: torch.arange(count) * 7 % 60 + 20,
 }
-KEYS_OF_FIELDS = {"labels": ("labels", ""), "timestamps": ("timestamps", ""), "my.weight": ("extra", ".my%2Eweight")}
+KEYS_OF_FIELDS = {
+    "labels": ("labels", ""),
+    "timestamps": ("timestamps", ""),
+    "recent": ("extra", ".recent"),
+    "my.weight": ("extra", ".my%2Eweight"),
+}
 NODE_FEATURES = {
     "": ("a.b", (torch.arange(3 * golden.NUM_NODES) - 100).reshape(-1, 3).to(torch.bfloat16)),
     **{
@@ -310,7 +321,7 @@ def package_chain(case: Case) -> dp.Stage:
 
 
 def sampled(
-    case: Case, seeds: dict[Any, list[Any]], timestamps: dict[Any, list[int]]
+    case: Case, seeds: dict[Any, list[Any]], timestamps: dict[Any, list[int]], windows: dict[Any, list[int]] | None
 ) -> twin.TypedNeighborhood | Trees:
     """What the twin samples; a graph without types has the node type "" and the edge type PLAIN."""
     options = {"replace": False, "frontier": "all", "disjoint": False} | case.options
@@ -348,6 +359,7 @@ def sampled(
             disjoint=options["disjoint"],
             rule=rule_of(case),
             timestamps=timestamps,
+            windows=windows,
         )
     draws = {"replace": options["replace"], "frontier": options["frontier"]}
     if case.typed:
@@ -398,7 +410,8 @@ def twin_message(case: Case) -> dict[str, Any]:
         for name, rows in places.items()
     }
     timestamps = {name: values["timestamps"].tolist() for name, values in fields.items() if "timestamps" in values}
-    neighborhood = sampled(case, {name: rows.tolist() for name, rows in seeds.items()}, timestamps)
+    windows = {name: values["recent"].tolist() for name, values in fields.items() if "recent" in values}
+    neighborhood = sampled(case, {name: rows.tolist() for name, rows in seeds.items()}, timestamps, windows or None)
     batch = getattr(neighborhood, "batch", None)
     ending = {name: f".{key}" for name, key in golden.KEYS.items()} if case.typed else {"": "", PLAIN: ""}
     message: dict[str, Any] = golden.step_fields()

@@ -37,7 +37,7 @@ struct InEdgeTimes {
 struct TimeRule {
   bool last = false;  // take the latest in-edges, without a random draw
   bool inclusive = false;
-  std::int64_t window = -1;  // -1: none
+  std::int64_t window = -1;  // of rows that have none of their own; -1: none
 };
 
 struct Temporal {
@@ -60,7 +60,7 @@ struct Temporal {
       } else if (times.sorted[row.number] == 0) {
         plans[i] = {row.begin, -1 - row.degree, pick_count(count_scanned(row), fanout, replace)};
       } else {
-        const TimeBounds bounds = bounds_at(row.time);
+        const TimeBounds bounds = bounds_of(row);
         until.add(i, times.latest + row.begin, row.degree, bounds.most);
         if (bounds.has_least) before.add(i, times.earliest + row.begin, row.degree, bounds.least - 1);
       }
@@ -83,12 +83,12 @@ struct Temporal {
     if (row.degree <= 0) return;
     if (weights != nullptr) __builtin_prefetch(weights + row.begin);
     if (times.latest == nullptr) return;
-    if (times.sorted[row.number] == 0 && scans_coarsely()) {
+    if (times.sorted[row.number] == 0 && scans_coarsely(row)) {
       prefetch_coarse(row.begin, row.degree);
       return;
     }
     prefetch_times(times.latest + row.begin, row.degree);
-    if (rule.window >= 0 && times.earliest != times.latest) prefetch_times(times.earliest + row.begin, row.degree);
+    if (window_of(row) >= 0 && times.earliest != times.latest) prefetch_times(times.earliest + row.begin, row.degree);
   }
 
   class Scratch {
@@ -109,7 +109,7 @@ struct Temporal {
         ends_.resize(words);
       }
       const std::int64_t count =
-          mark_eligible(policy.row_times(row.begin, degree), policy.bounds_at(row.time), {words_.data(), ends_.data()});
+          mark_eligible(policy.row_times(row, degree), policy.bounds_of(row), {words_.data(), ends_.data()});
       if (policy.weights != nullptr) {
         list_eligible(row.begin, words);
         return choose_by_weight(policy, indices, row, picks, out);
@@ -214,12 +214,15 @@ struct Temporal {
   };
 
  private:
-  TimeBounds bounds_at(std::int64_t time) const {
+  std::int64_t window_of(const Row& row) const { return row.window >= 0 ? row.window : rule.window; }
+
+  TimeBounds bounds_of(const Row& row) const {
+    const std::int64_t time = row.time, window = window_of(row);
     constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
     constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
     if (!rule.inclusive && time == kMin) return {kMin, kMax, true};  // nothing is earlier, and earliest <= latest
     TimeBounds bounds{rule.inclusive ? time : time - 1, kMin, false};
-    if (rule.window >= 0 && time > kMin + rule.window) bounds = {bounds.most, time - rule.window, true};
+    if (window >= 0 && time > kMin + window) bounds = {bounds.most, time - window, true};
     return bounds;
   }
 
@@ -236,8 +239,8 @@ struct Temporal {
 
   // The number of in-edges of an unsorted row that can be drawn, or less from `enough` on.
   std::int64_t count_scanned(const Row& row) const {
-    const RowTimes of_row = row_times(row.begin, row.degree);
-    const TimeBounds bounds = bounds_at(row.time);
+    const RowTimes of_row = row_times(row, row.degree);
+    const TimeBounds bounds = bounds_of(row);
     if (weights == nullptr) return count_eligible(of_row, bounds, enough(row.degree));
     return count_drawable(row.begin, row.degree, [&](std::int64_t p) { return is_eligible(of_row, bounds, p - row.begin); });
   }
@@ -294,21 +297,23 @@ struct Temporal {
     }
   };
 
-  bool scans_coarsely() const { return times.coarse != nullptr && (rule.window < 0 || times.earliest == times.latest); }
-  RowTimes row_times(std::int64_t begin, std::int64_t degree) const {
-    const bool coarsely = scans_coarsely();
-    return {times.latest + begin, times.earliest + begin, degree, coarsely ? times.coarse + begin : nullptr, times.scale};
+  bool scans_coarsely(const Row& row) const {
+    return times.coarse != nullptr && (window_of(row) < 0 || times.earliest == times.latest);
+  }
+  RowTimes row_times(const Row& row, std::int64_t degree) const {
+    const std::int16_t* const coarse = scans_coarsely(row) ? times.coarse + row.begin : nullptr;
+    return {times.latest + row.begin, times.earliest + row.begin, degree, coarse, times.scale};
   }
 
   // The number of lines to prefetch of a row that is scanned whole; 0 for any other row.
   std::int64_t lines_of_scan(const Row& row) const {
     constexpr std::int64_t kMost = 32;  // after these the hardware prefetcher takes over
-    const std::int64_t per_line = scans_coarsely() ? 32 : 8;
+    const std::int64_t per_line = scans_coarsely(row) ? 32 : 8;
     return row.degree < 0 ? std::min((-1 - row.degree) / per_line + 1, kMost) : 0;
   }
   [[gnu::always_inline]] std::int64_t prefetch_scan(const Row& row) const {
     const std::int64_t lines = lines_of_scan(row);
-    const bool coarsely = scans_coarsely();
+    const bool coarsely = scans_coarsely(row);
     for (std::int64_t i = 0; i < lines; ++i) {
       if (coarsely) {
         __builtin_prefetch(times.coarse + row.begin + 32 * i);

@@ -53,6 +53,7 @@ class ByTime(Choice):
         strategy: "uniform" or "last".
         prob_name: the edge attribute with the weights by which eligible in-edges are drawn, as in ByWeight; None: each
             is equally likely.
+        window_field: the field of the minibatch that has a time window for each seed, in place of `time_window`.
     """
 
     edge_time_attr: str | None
@@ -61,6 +62,7 @@ class ByTime(Choice):
     inclusive: bool = False
     time_window: Count | None = None
     prob_name: Annotated[str | None, OMITTED] = None
+    window_field: Annotated[str | None, OMITTED] = None
 
     by: ClassVar[str] = "time"
     of_times: ClassVar[bool] = True
@@ -73,9 +75,7 @@ class ByTime(Choice):
     def _weights(self) -> ByWeight | None:
         return None if self.prob_name is None else ByWeight(self.prob_name)
 
-    def check(
-        self, where: str, graph: Attributed, edge_types: Sequence[Any], among: Sequence[Any] | None = None
-    ) -> None:
+    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any], among: Any = None) -> None:
         if self._weights is not None:
             self._weights.check(where, graph, edge_types)
         among = edge_types if among is None else among
@@ -100,8 +100,8 @@ class ByTime(Choice):
         uint8 [num_rows]: whether the in-edges of each node are sorted by time. The coarse times and their scale are the
         result of `_coarse`. `times` are the result of `_times`, without a tensor that is an attribute itself.
         """
-        weights = [] if self._weights is None else [_doubles(where, edge_type, rows, self._weights)]
-        of_edges, of_nodes = self._attributes_of_times(rows)
+        weights = [] if self._weights is None else [self._weights.doubles(where, edge_type, rows)]
+        of_edges, of_nodes, *_ = self.attributes(rows).values()
         if of_edges is None and of_nodes is None:
             return weights
         num_edges, num_nodes = rows.indices.shape[0], rows.num_source_values
@@ -127,7 +127,7 @@ class ByTime(Choice):
         """Return [times], int64 [num_edges], of the in-edges or of their sources. If both have times, return [latest,
         earliest]: for each in-edge the later and the earlier of its two times.
         """
-        of_edges, of_nodes = self._attributes_of_times(rows)
+        of_edges, of_nodes, *_ = self.attributes(rows).values()
         if of_nodes is None:
             assert of_edges is not None
             return [of_edges]
@@ -140,23 +140,16 @@ class ByTime(Choice):
         torch.maximum(of_edges, earliest, out=latest)
         return [latest, torch.minimum(of_edges, earliest, out=earliest)]
 
-    def _attributes_of_times(self, rows: Rows) -> list[Tensor | None]:
-        """Return the times of edges and of nodes, as the attributes have them."""
-        attributes = self.attributes(rows)
-        return [attributes[_OF_EDGES], attributes[_OF_NODES]]
-
     def _split(self, made: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return the result of `make` as (its weights, the rest)."""
         count = 0 if self.prob_name is None else 1
         return made[:count], made[count:]
 
     def _made_times(self, rows: Rows, made: list[Tensor]) -> list[Tensor]:
-        """Return the times of in-edges as `_times` does, but from `made`, the result of `make` without its weights: an
-        array that was made, or else the attribute itself.
-        """
+        """Return the times of in-edges as `_times` does, from the result of `make` without its weights."""
         if len(made) > 3:
             return made[3:]
-        return [next(values for values in self._attributes_of_times(rows) if values is not None)]
+        return [next(values for values in self.attributes(rows).values() if values is not None)]
 
     def argument(self, rows: Rows, made: list[Tensor]) -> Any:
         """Return (times, weights) for the kernel; None in place of either that is not there."""
@@ -189,13 +182,16 @@ class ByTime(Choice):
             raise ValueError("neither edges nor nodes have times")
         if self.strategy == "last" and self.prob_name is not None:
             raise ValueError("the last in-edges cannot be drawn by weights")
+        if self.time_window is not None and self.window_field is not None:
+            raise ValueError("there are a time_window and a window_field; one of them is allowed")
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
         if self.strategy == "last" and replace:
             raise ValueError("the last in-edges cannot be drawn with replacement")
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
-        read = 1 if self.time_window is None else 2  # without a window the earliest times change no pick
+        window = self.time_window if self.window_field is None else self.window_field
+        read = 1 if window is None else 2  # without a window the earliest times change no pick
         drawn = {}
         if self._weights is not None:
             drawn = self._weights.fingerprint(digests)
@@ -204,17 +200,9 @@ class ByTime(Choice):
             **drawn,
             "strategy": self.strategy,
             "inclusive": self.inclusive,
-            "time_window": self.time_window,
+            "time_window": window,
             "times_digest": by_text({key: values and values[:read] for key, values in digests.items()}),
         }
-
-
-def _doubles(where: str, edge_type: Any, rows: Rows, weights: ByWeight) -> Tensor:
-    """Return the weights of in-edges, float64 [num_edges]."""
-    weights.make(where, edge_type, rows)  # refuses wrong weights; sums of whole rows have no other use here
-    values = rows.edge_attributes[weights.prob_name]
-    (doubles,) = zeros_for_workers([((values.shape[0],), torch.float64)])
-    return doubles.copy_(values.detach())
 
 
 def _coarse(where: str, indptr: Tensor, latest: Tensor, sorted_rows: Tensor) -> list[Tensor]:
@@ -309,7 +297,9 @@ class TemporalNeighborSampler(ChoiceSampler):
             to the arrays that are kept.
         inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also in-edges of the
             same time (as PyG does).
-        time_window: if given, the most time by which an in-edge may be earlier than the seed.
+        time_window: if given, the most time by which an in-edge may be earlier than the seed; or the name of a field of
+            the items with a window for each row of the seeds, int64, 0 or more. Then only seeds of equal times and
+            windows share nodes.
         disjoint: sample a tree for each seed, also for seeds of one time, and set `batch`, as sample_neighbor does.
         frontier: "all" or "new", as for sample_neighbor.
         subgraph_type, reverse_etypes_mapping: as for sample_neighbor. "induced" has only edges that are eligible at the
@@ -341,7 +331,7 @@ class TemporalNeighborSampler(ChoiceSampler):
         strategy: str = "uniform",
         prob_name: str | None = None,
         inclusive: bool = False,
-        time_window: int | None = None,
+        time_window: int | str | None = None,
         disjoint: bool = False,
         frontier: str = "all",
         subgraph_type: str = "directional",
@@ -359,12 +349,14 @@ class TemporalNeighborSampler(ChoiceSampler):
         self.prob_name = prob_name
         refuse_last_of_draws(self.name, strategy, replace, prob_name)
         self.inclusive = check_bool(self.name, "inclusive", inclusive)
-        self.time_window = None if time_window is None else check_int(self.name, "time_window", time_window, 0)
+        field = time_window if isinstance(time_window, str) else None
+        window = check_int(self.name, "time_window", time_window, 0) if time_window is not None and not field else None
+        self.time_window = field or window
         super().__init__(
             source,
             graph,
             fanouts,
-            ByTime(edge_time_attr, node_time_attr, strategy, self.inclusive, self.time_window, prob_name),
+            ByTime(edge_time_attr, node_time_attr, strategy, self.inclusive, window, prob_name, field),
             return_edge_ids=return_edge_ids,
             replace=replace,
             frontier=frontier,

@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from partitions import books, fanouts_of, graphs, item_sets_of
 from pipelines import assert_states_move, digests, items, small_graph
 from strategies import csc_graphs, random_graph, rng_seeds
-from timed_pipelines import EDGE_TIMES, NODE_TIMES, temporal, timed_graph, timed_graph_with_weights, timed_items
+from timed_pipelines import (
+    EDGE_TIMES,
+    NODE_TIMES,
+    temporal,
+    timed_graph,
+    timed_graph_with_weights,
+    timed_items,
+    windowed_items,
+)
 from tree_cases import built, can_be_sampled, cases
 from typed_pipelines import CITES, FANOUTS, WRITES, typed_items
 from weights import weighted_graph, weighted_typed_graph, weights_for
@@ -86,6 +94,16 @@ ROWS = {
         "DistTemporalNeighborSampler",
         timed_items,
         timed_graph_with_weights,
+        "since",
+    ),
+    "times and windows": Row(
+        "temporal_sample_neighbor",
+        [[3, 2]],
+        {**BOTH, "time_window": "recent"},
+        {"time_window": 12},
+        "DistTemporalNeighborSampler",
+        windowed_items,
+        timed_graph,
         "since",
     ),
     "subgraph": Row("sample_in_subgraph", [], {}, {"return_edge_ids": True}, "DistInSubgraphSampler"),

@@ -13,10 +13,12 @@ from timed_pipelines import (
     NODE_TIMES,
     TIMES,
     WEIGHTS,
+    WINDOWS,
     temporal,
     timed_graph,
     timed_graph_with_weights,
     timed_items,
+    windowed_items,
 )
 
 import datapipes as dp
@@ -39,9 +41,13 @@ def star(times: torch.Tensor, **attributes: torch.Tensor) -> dp.CSCGraph:
     return dp.CSCGraph(indptr, torch.arange(1, degree + 1), edge_attributes={"at": times, **attributes})
 
 
-def drawn(graph: dp.CSCGraph, at: list[int], **arguments) -> list[list[int]]:
+def drawn(graph: dp.CSCGraph, at: list[int], windows: list[int] | None = None, **arguments) -> list[list[int]]:
     """What is drawn for node 0 at each of the times, as sources."""
-    items = dp.ItemSet((torch.zeros(len(at), dtype=torch.int64), torch.tensor(at)), names=("seeds", "timestamps"))
+    fields = {"seeds": torch.zeros(len(at), dtype=torch.int64), "timestamps": torch.tensor(at)}
+    if windows is not None:
+        fields["recent"] = torch.tensor(windows)
+        arguments["time_window"] = "recent"
+    items = dp.ItemSet(tuple(fields.values()), names=tuple(fields))
     pipe = dp.ItemSampler(items, len(at), seed=1)
     pipe = pipe.temporal_sample_neighbor(graph, [arguments.pop("fanout")], edge_time_attr="at", **arguments)
     block, nodes = next(iter(pipe)).blocks[0], next(iter(pipe)).input_nodes
@@ -56,6 +62,50 @@ def test_only_what_is_earlier_than_the_seed_is_drawn():
     assert drawn(graph, [9, 20], fanout=-1, time_window=2) == [[5], []]
     assert drawn(graph, [9, 20], fanout=-1, time_window=4) == [[1, 4, 5], []]
     assert drawn(graph, [9], fanout=-1, time_window=0, inclusive=True) == [[3]]
+
+
+def test_each_seed_may_have_a_window_of_its_own_and_only_equal_ones_share_nodes():
+    graph = star(torch.tensor([5, 1, 9, 5, 7]))
+    assert drawn(graph, [9, 20, 9, 9], [2, 99, 4, 2], fanout=-1) == [[5], [1, 2, 3, 4, 5], [1, 4, 5]]
+    assert drawn(graph, [9, 9], [2, 2], fanout=-1, disjoint=True) == [[5], [5]]
+    assert drawn(graph, [9, 9], [4, 8], fanout=1, strategy="last") == [[5], [5]]
+    assert drawn(graph, [-(2**63) + 1, 9], [2**63 - 1] * 2, fanout=-1) == [[], [1, 2, 4, 5]]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"disjoint": True}, {"prob_name": "w", "graph": timed_graph_with_weights()}])
+def test_equal_windows_in_a_field_draw_what_the_same_window_for_all_draws(arguments):
+    def made(windows, **options):
+        chain = temporal(timed_items(windows=windows), **{**arguments, **options})
+        return [(minibatch.input_nodes.tolist(), minibatch.blocks[0].edge_ids.tolist()) for minibatch in chain]
+
+    alike = torch.full_like(WINDOWS, 17)
+    assert made(alike, time_window="recent") == made(alike, time_window=17)
+    assert made(WINDOWS, time_window="recent") != made(alike, time_window="recent")
+
+
+def test_windows_follow_the_links_to_their_negatives():
+    graph = timed_graph()
+    fields = torch.tensor([[1, 2], [3, 4], [5, 6]]), torch.tensor([30, 30, 50]), torch.tensor([9, 20, 9])
+    items = dp.ItemSampler(dp.ItemSet(fields, names=("seeds", "timestamps", "recent")), 3, seed=1)
+    chain = items.sample_uniform_negative(graph, 2)
+    for disjoint in (False, True):
+        minibatch = next(iter(temporal(chain, graph, time_window="recent", disjoint=disjoint)))
+        assert minibatch.extra["recent"].tolist() == [9, 20, 9, 9, 9, 20, 20, 9, 9]
+        block, nodes = minibatch.blocks[-1], minibatch.input_nodes
+        for row, (local, time, window) in enumerate(
+            zip(
+                minibatch.compacted_seeds,
+                minibatch.timestamps.tolist(),
+                minibatch.extra["recent"].tolist(),
+                strict=True,
+            )
+        ):
+            for column in local.tolist():
+                edges = block.edge_ids[block.indptr[column] : block.indptr[column + 1]]
+                positions = torch.isin(graph.edge_ids, edges)
+                times = torch.stack((EDGE_TIMES, NODE_TIMES[graph.indices.long()]))[:, positions]
+                assert ((times < time) & (times >= time - window)).all(), row
+        assert nodes[minibatch.compacted_seeds].equal(minibatch.seeds)
 
 
 def test_last_takes_the_latest_and_of_equal_ones_those_at_larger_positions():
@@ -154,15 +204,17 @@ def test_seeds_of_one_time_share_what_is_drawn_and_others_do_not():
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"strategy": "last"}, {"disjoint": True, "time_window": 20}, {"prob_name": "w"}]
+    "arguments",
+    [{}, {"strategy": "last"}, {"disjoint": True, "time_window": 20}, {"prob_name": "w", "time_window": "recent"}],
 )
 def test_threads_workers_and_the_width_of_ids_do_not_matter(arguments):
     graph = timed_graph_with_weights()
-    assert_no_bit_changes(lambda: temporal(graph=graph, **arguments))
+    assert_no_bit_changes(lambda: temporal(windowed_items(), graph, **arguments))
     narrow = [
-        batch.input_nodes.tolist() for batch in temporal(graph=timed_graph_with_weights(torch.int32), **arguments)
+        batch.input_nodes.tolist()
+        for batch in temporal(windowed_items(), timed_graph_with_weights(torch.int32), **arguments)
     ]
-    assert narrow == [minibatch.input_nodes.tolist() for minibatch in temporal(graph=graph, **arguments)]
+    assert narrow == [minibatch.input_nodes.tolist() for minibatch in temporal(windowed_items(), graph, **arguments)]
 
 
 def test_many_threads_draw_what_one_draws():
@@ -180,7 +232,13 @@ def test_many_threads_draw_what_one_draws():
 
 def test_a_state_names_the_times_and_how_they_are_used():
     state = temporal().fingerprint()
-    for other in ({"strategy": "last"}, {"inclusive": True}, {"time_window": 3}, {"disjoint": True}):
+    for other in (
+        {"strategy": "last"},
+        {"inclusive": True},
+        {"time_window": 3},
+        {"time_window": "w"},
+        {"disjoint": True},
+    ):
         assert temporal(**other).fingerprint() != state
     assert temporal(node_time_attr=None).fingerprint() != state
     moved = timed_graph(edge_attributes={"at": EDGE_TIMES.clone().index_fill_(0, torch.tensor([7]), 61)})
@@ -213,6 +271,10 @@ def test_what_a_temporal_sampler_refuses(refuses):
     refuses(ValueError, temporal, prob_name="w", graph=timed_graph(edge_attributes={"at": EDGE_TIMES, "w": -WEIGHTS}))
     refuses(ValueError, temporal, time_window=-1)
     refuses(TypeError, temporal, time_window=1.5)
+    refuses(TypeError, temporal, time_window="")
+    for error, windows in ((ValueError, None), (TypeError, WINDOWS.float()), (ValueError, WINDOWS - 1)):
+        with refuses(error):
+            next(iter(temporal(timed_items(windows=windows, shuffle=False), time_window="recent")))
     refuses(TypeError, temporal, inclusive=1)
     refuses(TypeError, temporal, disjoint=None)
     without_times = typed_pipelines.typed_items().temporal_sample_neighbor
@@ -224,6 +286,10 @@ def test_what_a_temporal_sampler_refuses(refuses):
             next(iter(temporal(timed_items(times))))
     key = dp.stages.RngKey(seed=1, epoch=0, index=0, stage=1)
     refuses(ValueError, temporal().sample, torch.tensor([1]), key)
+    windowed = temporal(time_window="recent")
+    refuses(
+        ValueError, windowed.sample, torch.tensor([1]), key, temporal().trees_of(torch.tensor([1]), torch.tensor([5]))
+    )
 
 
 def test_the_earlier_times_are_named_only_where_a_window_reads_them():

@@ -75,7 +75,8 @@ class Topology:
         relations: list[tuple[int, int, _I64, _I32 | _I64, _I64 | None, str]],
     ) -> None: ...
 
-_RowsOfType = tuple[int, _I64, _I64, NDArray[np.uint32] | None, _I64 | None]  # node type, rows, ids, streams, times
+# node type, rows, ids, streams, times, windows
+_RowsOfType = tuple[int, _I64, _I64, NDArray[np.uint32] | None, _I64 | None, _I64 | None]
 
 def sample_hops(
     graph: Topology,
@@ -92,7 +93,13 @@ _Block = tuple[_I64, NDArray[Any], _I64 | None, int]
 
 class Groups:
     def __init__(
-        self, of_seeds: list[_I64], *, count: int, streams: NDArray[np.uint32] | None = None, times: _I64 | None = None
+        self,
+        of_seeds: list[_I64],
+        *,
+        count: int,
+        streams: NDArray[np.uint32] | None = None,
+        times: _I64 | None = None,
+        windows: _I64 | None = None,
     ) -> None: ...
 
 _Coarse = tuple[NDArray[np.int16], int, int]  # of fill_coarse_times: the coarse times, low, shift
@@ -106,6 +113,7 @@ class EdgeTimes:
         last: bool = False,
         inclusive: bool = False,
         window: int | None = None,
+        weights: list[NDArray[np.float64]] = ...,
     ) -> None: ...
 
 class Weights:
@@ -210,7 +218,8 @@ class GraphInParts:
         op: str,
     ) -> None: ...
 
-_Rows = tuple[int, NDArray[Any], NDArray[np.uint32] | None, _I64 | None]  # node type; ids, and their streams and times
+# node type; ids, and their streams, times and windows
+_Rows = tuple[int, NDArray[Any], NDArray[np.uint32] | None, _I64 | None, _I64 | None]
 _Ask = tuple[int, list[_Rows], list[int]]  # part; rows; places in `sampled`
 
 class HopsOverParts:

@@ -79,6 +79,7 @@ OF_NODES, OF_EDGES = (
     {"node_time_attr": "since", "return_edge_ids": True},
     {"edge_time_attr": "at", "return_edge_ids": True},
 )
+WINDOWED = {"fields": ("timestamps", "recent")}
 FEW = dict.fromkeys(golden.EDGE_TYPES, 2) | {REVIEWS: 4}
 trees = partial(times, stage="sample_neighbor")
 
@@ -145,6 +146,14 @@ CASES: dict[str, Case] = {
     ),
     "items by weight with replacement": plain({"fanouts": [3]}, replacement=True),
     "types: items by weight": types({"fanouts": [3]}, replacement=False, weights=torch.float32),
+    "times and weights": times({"fanouts": [6, 4], "time_window": 30, **OF_NODES, **OF_EDGES, **WEIGHTED}),
+    "a window for each seed": times({"fanouts": [5, 4], "time_window": "recent", **OF_NODES, **OF_EDGES}, **WINDOWED),
+    "types: a window for each link": times(
+        {"fanouts": [3, 2], "time_window": "recent", **OF_EDGES}, typed=True, links=True, **WINDOWED
+    ),
+    "types: times and weights with replacement": times(
+        {"fanouts": golden.FANOUTS_BY_TYPE, "replace": True, **OF_EDGES, **WEIGHTED}, typed=True, weights=torch.float32
+    ),
 }
 
 
@@ -238,9 +247,15 @@ FIELDS: dict[str, Callable[[int], torch.Tensor]] = {
     "labels": lambda count: torch.arange(count, dtype=torch.uint8),
     "my.weight": lambda count: torch.arange(count, dtype=torch.float64) / 8,
     "timestamps": lambda count: torch.tensor([golden.time_of_item(item) for item in range(count)]),
+    "recent": lambda count: torch.arange(count) % 3 * 11,
     "later": lambda count: torch.arange(count) * 7 % 60 + 20,
 }
-KEYS_OF_FIELDS = {"labels": ("labels", ""), "timestamps": ("timestamps", ""), "my.weight": ("extra", ".my%2Eweight")}
+KEYS_OF_FIELDS = {
+    "labels": ("labels", ""),
+    "timestamps": ("timestamps", ""),
+    "recent": ("extra", ".recent"),
+    "my.weight": ("extra", ".my%2Eweight"),
+}
 NODE_FEATURES = {
     "": ("a.b", (torch.arange(3 * golden.NUM_NODES) - 100).reshape(-1, 3).to(torch.bfloat16)),
     **{
@@ -330,7 +345,7 @@ def package_chain(case: Case) -> dp.Stage:
 
 
 def sampled(
-    case: Case, seeds: dict[Any, list[Any]], timestamps: dict[Any, list[int]]
+    case: Case, seeds: dict[Any, list[Any]], timestamps: dict[Any, list[int]], windows: dict[Any, list[int]] | None
 ) -> twin.TypedNeighborhood | Trees:
     """What the twin samples; a graph without types has the node type "" and the edge type PLAIN."""
     options = {"replace": False, "frontier": "all", "disjoint": False} | case.options
@@ -351,10 +366,16 @@ def sampled(
         return twin_layer.sample_typed_in_subgraph(node_types, relations, seeds, options["edge_types"])
     if case.stage == "sample_in_subgraph":
         return in_types(twin_layer.sample_in_subgraph(*relations[PLAIN], seeds[""]), "")
+    weights = None
+    if "prob_name" in options:
+        weights = {name: weights_of(len(ids), case.weights)[ids].tolist() for name, (_, _, ids) in relations.items()}
     if options["disjoint"] or timestamps:
         return sample_trees(
             node_types,
-            {name: Relation(*arrays, times_of(case, name, *arrays[1:])) for name, arrays in relations.items()},
+            {
+                name: Relation(*arrays, times_of(case, name, *arrays[1:]), weights and weights[name])
+                for name, arrays in relations.items()
+            },
             {name: [np.ravel(row).tolist() for row in rows] for name, rows in seeds.items()},
             fanouts=fanouts,
             key_of=golden.key_of_hop,
@@ -362,10 +383,8 @@ def sampled(
             disjoint=options["disjoint"],
             rule=rule_of(case),
             timestamps=timestamps,
+            windows=windows,
         )
-    weights = None
-    if "prob_name" in options:
-        weights = {name: weights_of(len(ids), case.weights)[ids].tolist() for name, (_, _, ids) in relations.items()}
     draws = {"replace": options["replace"], "frontier": options["frontier"]}
     if case.typed:
         return twin.sample_typed_neighbors(
@@ -420,7 +439,8 @@ def twin_message(case: Case) -> dict[str, Any]:
         for name, rows in places.items()
     }
     timestamps = {name: values["timestamps"].tolist() for name, values in fields.items() if "timestamps" in values}
-    neighborhood = sampled(case, {name: rows.tolist() for name, rows in seeds.items()}, timestamps)
+    windows = {name: values["recent"].tolist() for name, values in fields.items() if "recent" in values}
+    neighborhood = sampled(case, {name: rows.tolist() for name, rows in seeds.items()}, timestamps, windows or None)
     batch = getattr(neighborhood, "batch", None)
     ending = {name: f".{key}" for name, key in golden.KEYS.items()} if case.typed else {"": "", PLAIN: ""}
     message: dict[str, Any] = golden.step_fields()

@@ -33,7 +33,7 @@ struct DrawOf {
   }
 };
 
-// The times of the in-edges of relations, and the rule by which in-edges are eligible.
+// The times of the in-edges of relations, the rule by which in-edges are eligible, and perhaps weights.
 struct GivenEdgeTimes {
   struct OfRelation {
     Array<std::int64_t> latest;
@@ -44,13 +44,22 @@ struct GivenEdgeTimes {
   };
   std::vector<std::optional<OfRelation>> relations;  // none: its in-edges have no times
   TimeRule rule;
+  std::vector<Array<double>> weights;  // of each relation; empty: all in-edges are equally likely
 
   void check(std::size_t, std::size_t num_relations) const {
     if (relations.size() != num_relations) throw std::invalid_argument("give edge_times for each sampled relation.");
+    if (!weights.empty() && weights.size() != num_relations)
+      throw std::invalid_argument("give weights for each sampled relation, or for none.");
   }
   Policy policy(const DrawOf& draw, const Uniform& uniform) const {
     Temporal policy{uniform.fanout, uniform.replace, uniform.key, {}, rule};
     if (rule.last && uniform.replace) throw std::invalid_argument("last in-edges cannot be drawn with replacement.");
+    if (!weights.empty()) {
+      if (rule.last) throw std::invalid_argument("last in-edges cannot be drawn by weights.");
+      const auto of_relation = view(weights[draw.relation], "weights");
+      if (std::ssize(of_relation) != draw.num_edges) throw std::invalid_argument("give one weight for each in-edge.");
+      policy.weights = of_relation.data();
+    }
     const auto& of = relations[draw.relation];
     if (!of) return policy;
     const auto latest = view(of->latest, "latest"), earliest = view(of->earliest.value_or(of->latest), "earliest");
@@ -150,10 +159,12 @@ inline Policy policy_of(const Choice& choice, const DrawOf& draw, const Uniform&
 
 inline void bind_choices(py::module_& m) {
   py::class_<GivenEdgeTimes>(m, "EdgeTimes")
-      .def(py::init([](const py::list& relations, bool last, bool inclusive, std::optional<std::int64_t> window) {
+      .def(py::init([](const py::list& relations, bool last, bool inclusive, std::optional<std::int64_t> window,
+                       const py::list& weights) {
              if (window && *window < 0)
                throw std::invalid_argument("window must be 0 or more, got " + std::to_string(*window) + ".");
-             GivenEdgeTimes given{{}, {last, inclusive, window.value_or(-1)}};
+             GivenEdgeTimes given{{}, {last, inclusive, window.value_or(-1)}, {}};
+             for (const auto& each : weights) given.weights.push_back(exact<double>(each, "weights"));
              for (const auto& each : relations) {
                given.relations.emplace_back();
                if (each.is_none()) continue;
@@ -171,7 +182,7 @@ inline void bind_choices(py::module_& m) {
              return given;
            }),
            py::arg("relations"), py::kw_only(), py::arg("last") = false, py::arg("inclusive") = false,
-           py::arg("window") = py::none());
+           py::arg("window") = py::none(), py::arg("weights") = py::list());
   py::class_<ArrayRowSums, std::shared_ptr<ArrayRowSums>>(m, "RowSums")
       .def(py::init<Array<double>, Array<double>, std::optional<Array<std::int64_t>>>(), py::arg("sums").noconvert(),
            py::arg("coarse").noconvert(), py::arg("drawable").noconvert() = py::none());

@@ -54,9 +54,9 @@ py::list to_python(std::vector<PartAsk<Id>>&& asks) {
   for (auto& ask : asks) {
     py::list rows;
     for (auto& of : ask.rows) {
-      const bool has_streams = of.streams.size() > 0, has_times = of.times.size() > 0;
+      const bool has_streams = of.streams.size() > 0, has_times = of.times.size() > 0, has_windows = of.windows.size() > 0;
       rows.append(py::make_tuple(of.type, to_numpy(std::move(of.ids)), to_numpy_if(has_streams, std::move(of.streams)),
-                                 to_numpy_if(has_times, std::move(of.times))));
+                                 to_numpy_if(has_times, std::move(of.times)), to_numpy_if(has_windows, std::move(of.windows))));
     }
     asked.append(py::make_tuple(ask.part, rows, ask.draws));
   }

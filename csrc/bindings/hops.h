@@ -24,11 +24,22 @@ struct GivenGroups {
   std::vector<Array<std::int64_t>> of_seeds;  // for each entry of the seeds: the group of each seed
   std::int64_t count;
   std::optional<Array<std::uint32_t>> streams;
-  std::optional<Array<std::int64_t>> times;
+  std::optional<Array<std::int64_t>> times, windows;
 };
 
+// Time windows, each 0 or more.
+inline std::span<const std::int64_t> checked_windows(const std::optional<Array<std::int64_t>>& given) {
+  const auto windows = view(given, "windows");
+  for (const std::int64_t window : windows)
+    if (window < 0) throw std::invalid_argument("windows must be 0 or more, got " + std::to_string(window) + ".");
+  return windows;
+}
+
 inline Groups view_of(const GivenGroups& given) {
-  return {.count = given.count, .streams = view(given.streams, "streams"), .times = view(given.times, "times")};
+  return {.count = given.count,
+          .streams = view(given.streams, "streams"),
+          .times = view(given.times, "times"),
+          .windows = checked_windows(given.windows)};
 }
 
 inline std::vector<Seeds> seeds_of(const GivenSeeds& given, const std::optional<GivenGroups>& groups, std::size_t num_types) {
@@ -83,12 +94,12 @@ py::list to_python(std::vector<CompactedHop<Id>>&& blocks, bool want_edge_ids) {
 inline void bind_groups(py::module_& m) {
   py::class_<GivenGroups>(m, "Groups")
       .def(py::init([](std::vector<Array<std::int64_t>> of_seeds, std::int64_t count, std::optional<Array<std::uint32_t>> streams,
-                       std::optional<Array<std::int64_t>> times) {
+                       std::optional<Array<std::int64_t>> times, std::optional<Array<std::int64_t>> windows) {
              if (count < 0) throw std::invalid_argument("count must be 0 or more, got " + std::to_string(count) + ".");
-             return GivenGroups{std::move(of_seeds), count, std::move(streams), std::move(times)};
+             return GivenGroups{std::move(of_seeds), count, std::move(streams), std::move(times), std::move(windows)};
            }),
            py::arg("of_seeds").noconvert(), py::kw_only(), py::arg("count"), py::arg("streams").noconvert() = py::none(),
-           py::arg("times").noconvert() = py::none());
+           py::arg("times").noconvert() = py::none(), py::arg("windows").noconvert() = py::none());
 }
 
 }  // namespace datapipes

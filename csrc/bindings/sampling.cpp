@@ -112,9 +112,9 @@ py::tuple to_python(SampledHop<Id>&& hop, bool want_places) {
                         to_numpy_if(want_places, std::move(hop.positions)));
 }
 
-// Number of a node type; rows, ids, streams and times of its nodes.
+// Number of a node type; rows, ids, streams, times and time windows of its nodes.
 using GivenRows = std::tuple<std::size_t, Array<std::int64_t>, Array<std::int64_t>, std::optional<Array<std::uint32_t>>,
-                             std::optional<Array<std::int64_t>>>;
+                             std::optional<Array<std::int64_t>>, std::optional<Array<std::int64_t>>>;
 using GivenDraw = std::tuple<std::size_t, std::int64_t, std::uint64_t>;  // number of a relation, fanout, key
 
 // Draws from relations of a graph, each for the nodes of its destination type.
@@ -124,10 +124,11 @@ py::tuple sample_hops_of(const ArrayTopology& graph, const std::vector<GivenRows
   check_choice(choice, 1, wanted.size());
   std::vector<HopRows> nodes;
   std::vector<std::size_t> types;
-  for (const auto& [type, rows, ids, streams, times] : given) {
+  for (const auto& [type, rows, ids, streams, times, windows] : given) {
     check_times(choice, times.has_value());
     types.push_back(type);
-    nodes.push_back({view(rows, "rows"), view(ids, "ids"), view(streams, "streams"), view(times, "times")});
+    nodes.push_back(
+        {view(rows, "rows"), view(ids, "ids"), view(streams, "streams"), view(times, "times"), checked_windows(windows)});
   }
   return graph.visit([&]<class Id>(const Topology<Id>& topology) {
     std::vector<HopDraw<Id>> draws;

@@ -111,7 +111,7 @@ auto HopsOverParts<Id, Nodes>::split(std::size_t type) const -> std::vector<Rows
   std::vector<Rows> rows;
   std::vector<Id*> next;
   for (const std::int64_t count : rows_[type]) {
-    rows.push_back({type, count == 0 ? Buffer<Id>() : Buffer<Id>(count), {}, {}});
+    rows.push_back({type, count == 0 ? Buffer<Id>() : Buffer<Id>(count), {}, {}, {}});
     next.push_back(rows.back().ids.data());
   }
   const auto keys = hops_.destinations(type);
@@ -122,7 +122,7 @@ auto HopsOverParts<Id, Nodes>::split(std::size_t type) const -> std::vector<Rows
   return rows;
 }
 
-// Adds the stream and the time of each row, if there are groups.
+// Adds the stream, the time and the window of each row, if there are groups.
 template <class Id, class Nodes>
 void HopsOverParts<Id, Nodes>::add_groups(std::size_t type, std::vector<Rows>& rows) const {
   if constexpr (Nodes::kGroups) {
@@ -131,6 +131,7 @@ void HopsOverParts<Id, Nodes>::add_groups(std::size_t type, std::vector<Rows>& r
     for (Rows& of : rows) {
       if (!groups.streams.empty()) of.streams = Buffer<std::uint32_t>(std::ssize(of.ids));
       if (!groups.times.empty()) of.times = Buffer<std::int64_t>(std::ssize(of.ids));
+      if (!groups.windows.empty()) of.windows = Buffer<std::int64_t>(std::ssize(of.ids));
     }
     const auto keys = hops_.destinations(type);
     const auto& owners = owners_[type];
@@ -140,6 +141,7 @@ void HopsOverParts<Id, Nodes>::add_groups(std::size_t type, std::vector<Rows>& r
       const auto group = static_cast<std::size_t>(hops_.nodes().group(keys[d]));
       if (!groups.streams.empty()) of.streams[at] = groups.streams[group];
       if (!groups.times.empty()) of.times[at] = groups.times[group];
+      if (!groups.windows.empty()) of.windows[at] = groups.windows[group];
     }
   }
 }

@@ -4,9 +4,9 @@
 //   order of the requests, and returns the blocks. finish() returns the nodes of each type.
 //   ask: requests to the parts that have rows to draw, ascending. A request has the ids by destination type, in the order of
 //   their local ids, and the relations to draw, as places in `sampled`. A relation of fanout 0 and a part without rows are left
-//   out. With groups (numbered_nodes.h) a row is a node of a group; the stream and the time of the group accompany its id.
-//   take: an answer is CSC over the rows of the part's first draw, then of its next draw, ...: indptr int64[rows + 1], neighbors
-//   Id[picks], edge_ids int64[picks] if wanted.
+//   out. With groups (numbered_nodes.h) a row is a node of a group; the stream, the time and the window of the group accompany
+//   its id. take: an answer is CSC over the rows of the part's first draw, then of its next draw, ...: indptr int64[rows + 1],
+//   neighbors Id[picks], edge_ids int64[picks] if wanted.
 // Answers are untrusted and checked whole: as many rows as asked, offsets that ascend from 0 to the number of picks, no more
 // picks in a row than the fanout allows, neighbors inside the source type, edge ids not negative.
 // Numberings use hash maps, whose memory depends on the nodes found, since many minibatches are in flight.
@@ -56,6 +56,7 @@ struct PartAsk {
     Buffer<Id> ids;
     Buffer<std::uint32_t> streams;  // of each id; empty if the groups have none
     Buffer<std::int64_t> times;     // as above
+    Buffer<std::int64_t> windows;   // as above
   };
   std::int64_t part;
   std::vector<Rows> rows;          // of the destination types that have rows in the part, ascending

@@ -1,7 +1,7 @@
 // columns.h: the input of the columns of a hop: for each column a row of in-edges, the id of its node, and its tree.
 //   NodeColumns: nodes of a numbering; each node is a row.
-//   SeedColumns: given rows with their node ids, and optionally the stream and the time of each row.
-//   KeyColumns: nodes of trees. A key is group << shift | node; the nodes of a group share a stream and a time.
+//   SeedColumns: given rows with their node ids, and optionally the stream, the time and the time window of each row.
+//   KeyColumns: nodes of trees. A key is group << shift | node; the nodes of a group share a stream, a time and a window.
 // `Found<Id>` is the type of a drawn neighbor: its id, or its key in the group of the column.
 #pragma once
 
@@ -17,11 +17,13 @@
 
 namespace datapipes {
 
-// For each group: the stream of its draws and the time of its seeds. Empty spans mean stream 0 and time 0.
+// For each group: the stream of its draws, the time and the time window of its seeds. Empty spans mean stream 0, time 0 and no
+// window.
 struct Groups {
   std::int64_t count = 0;
   std::span<const std::uint32_t> streams = {};
   std::span<const std::int64_t> times = {};
+  std::span<const std::int64_t> windows = {};
 };
 
 template <class Id>
@@ -47,6 +49,7 @@ struct SeedColumns {
   std::span<const std::int64_t> ids = {};       // empty: looked up from the rows
   std::span<const std::uint32_t> streams = {};  // empty: 0
   std::span<const std::int64_t> times = {};     // empty: 0
+  std::span<const std::int64_t> windows = {};   // empty: none
 
   std::int64_t count() const { return std::ssize(rows_of); }
   std::int64_t row(std::int64_t d) const { return rows_of[static_cast<std::size_t>(d)]; }
@@ -54,7 +57,13 @@ struct SeedColumns {
   Row in_edges(std::int64_t d, std::int64_t begin, std::int64_t degree, const RowView<Any>& rows) const {
     const auto at = static_cast<std::size_t>(d);
     const auto node = ids.empty() ? rows.node_of(row(d)) : static_cast<std::uint64_t>(ids[at]);
-    return {begin, degree, row(d), node, streams.empty() ? 0 : streams[at], times.empty() ? 0 : times[at]};
+    return {begin,
+            degree,
+            row(d),
+            node,
+            streams.empty() ? 0 : streams[at],
+            times.empty() ? 0 : times[at],
+            windows.empty() ? -1 : windows[at]};
   }
 };
 
@@ -99,7 +108,8 @@ struct KeyColumns {
             row(d),
             rows.node_of(row(d)),
             groups.streams.empty() ? 0 : groups.streams[group],
-            groups.times.empty() ? 0 : groups.times[group]};
+            groups.times.empty() ? 0 : groups.times[group],
+            groups.windows.empty() ? -1 : groups.windows[group]};
   }
 };
 

@@ -23,10 +23,6 @@ struct CoarseBounds {
         most_is_open(!row.scale.is_exact(most)) {}
 };
 
-[[gnu::always_inline]] inline bool is_eligible(const RowTimes& row, const TimeBounds& bounds, std::int64_t i) {
-  return (row.latest[i] <= bounds.most) & (!bounds.has_least | (row.earliest[i] >= bounds.least));
-}
-
 [[gnu::always_inline]] inline std::uint64_t plain_bits(const RowTimes& row, const TimeBounds& bounds, std::int64_t begin,
                                                        std::int64_t end) {
   std::uint64_t bits = 0;

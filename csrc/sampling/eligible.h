@@ -1,5 +1,6 @@
 // eligible.h: scans the times of a row whose in-edges are not sorted by time, for temporal.h.
 //   In-edge i is eligible if latest[i] <= most and, with has_least, earliest[i] >= least.
+//   is_eligible: of one in-edge.
 //   count_eligible: the number of eligible in-edges among `count`; it may stop, and return less, once it has found `enough`.
 //   mark_eligible: also writes a bit for each in-edge, to words[0 .. num_words(count)), and to ends[w] the number of eligible
 //   in-edges up to word w.
@@ -30,6 +31,10 @@ struct Marks {
   std::uint64_t* words;
   std::int64_t* ends;
 };
+
+inline bool is_eligible(const RowTimes& row, const TimeBounds& bounds, std::int64_t i) {
+  return (row.latest[i] <= bounds.most) & (!bounds.has_least | (row.earliest[i] >= bounds.least));
+}
 
 constexpr std::int64_t num_words(std::int64_t count) { return (count + 63) / 64; }
 

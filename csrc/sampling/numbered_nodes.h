@@ -85,13 +85,15 @@ std::pair<Buffer<Id>, Buffer<std::int64_t>> split_keys(const NodesOfGroups<Id, K
   return found;
 }
 
-// Throws std::invalid_argument (ValueError) unless each seed has a group, and each group a stream and a time, if any have.
+// Throws std::invalid_argument (ValueError) unless each seed has a group, and each group a stream, a time and a window, if any
+// have.
 inline void check_groups(const std::optional<Groups>& groups, std::span<const Seeds> seeds) {
   if (!groups) return;
   for (const Seeds& of_type : seeds)
     if (of_type.groups.size() != of_type.ids.size()) throw std::invalid_argument("give one group for each seed.");
-  for (const std::int64_t found : {std::ssize(groups->streams), std::ssize(groups->times)})
-    if (found != 0 && found != groups->count) throw std::invalid_argument("give one stream and one time for each group.");
+  for (const std::int64_t found : {std::ssize(groups->streams), std::ssize(groups->times), std::ssize(groups->windows)})
+    if (found != 0 && found != groups->count)
+      throw std::invalid_argument("give one stream, one time and one window for each group.");
 }
 
 }  // namespace datapipes

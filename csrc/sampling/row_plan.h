@@ -12,6 +12,7 @@ struct Row {
   std::uint64_t node;        // the node id of its random stream
   std::uint32_t stream = 0;  // the stream of its tree
   std::int64_t time = 0;     // the time of its tree's seed
+  std::int64_t window = -1;  // the time window of its tree's seed; -1: it has none of its own
 };
 
 // The plan of a row: draw `picks` of the in-edges from `begin` on. A policy may narrow the row.

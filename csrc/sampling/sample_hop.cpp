@@ -103,11 +103,12 @@ SampledHop<Id> sample_hops(std::span<const HopRows> nodes, std::span<const HopDr
     check_lengths(of.rows.size(), of.ids.size(), "ids");
     check_lengths(of.rows.size(), of.streams.size(), "streams");
     check_lengths(of.rows.size(), of.times.size(), "times");
+    check_lengths(of.rows.size(), of.windows.size(), "windows");
     // The plan and the draw must see the same rows, so these are copied; the given rows may be overwritten. A change of the
     // other arrays only changes the choice of in-edges.
     auto& kept = rows.emplace_back(std::ssize(of.rows));
     std::transform(of.rows.begin(), of.rows.end(), kept.data(), read_once<std::int64_t>);
-    columns.push_back({{kept.data(), of.rows.size()}, of.ids, of.streams, of.times});
+    columns.push_back({{kept.data(), of.rows.size()}, of.ids, of.streams, of.times, of.windows});
   }
   std::vector<SampledHop<Id>> hops;
   HopRoom room{kOp, 0, 0, false};  // of the last draw

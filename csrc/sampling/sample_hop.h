@@ -1,7 +1,8 @@
 // sample_hop.h: draws in-edges of nodes for one hop; the ids stay global. It keeps no state, and the draws of rows are
 // independent, so any holder of the rows can answer: the graph, a relation of it, a part.
 //   HopRows: rows int64[n], numbers of rows, repeats allowed (a repeat gets the same picks). ids int64[n], their node ids;
-//   empty: looked up in the relation. streams uint32[n] and times int64[n], of the trees of the rows; empty: 0.
+//   empty: looked up in the relation. streams uint32[n] and times int64[n], of the trees of the rows; empty: 0. windows int64[n],
+//   their time windows; empty: none.
 //   sample_hops(nodes, draws, places): each draw is of a relation, for one entry of `nodes`. Returns CSC over the rows of
 //   draw 0, then of draw 1, ...: offsets int64[rows + 1], the picked neighbors, and their places. `places` chooses positions in
 //   `indices` or edge ids; a relation without edge ids gives positions.
@@ -35,6 +36,7 @@ struct HopRows {
   std::span<const std::int64_t> ids = {};
   std::span<const std::uint32_t> streams = {};
   std::span<const std::int64_t> times = {};
+  std::span<const std::int64_t> windows = {};
 };
 
 template <class Id>

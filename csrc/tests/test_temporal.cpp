@@ -153,6 +153,8 @@ void a_row_that_is_searched_gives_what_one_that_is_scanned_gives() {
   const RowView<std::int64_t> rows{indptr, indices, 13};
   const Flags searched(static_cast<std::size_t>(num_rows), 1), scanned(static_cast<std::size_t>(num_rows), 0);
   const auto coarse = coarse_of(latest, {0, 1});
+  std::vector<double> weights;
+  for (std::size_t i = 0; i < latest.size(); ++i) weights.push_back(static_cast<double>(i * 37 % 11) * (i % 5 == 0 ? 1e6 : 0.1));
   Ints seeds, times;
   std::vector<std::uint32_t> streams;
   for (std::int64_t row = 0; row < num_rows; ++row) {
@@ -165,12 +167,13 @@ void a_row_that_is_searched_gives_what_one_that_is_scanned_gives() {
   for (const std::int64_t fanout : {-1, 0, 1, 7, 40}) {
     for (const bool inclusive : {false, true}) {
       for (const std::int64_t window : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{4}, kMax}) {
-        for (const int how : {0, 1, 2}) {  // uniform, with replacement, last
+        for (const int how : {0, 1, 2, 3, 4}) {  // uniform, with replacement, last, by weight, by weight with replacement
           Temporal policy{fanout,
-                          how == 1,
+                          how == 1 || how == 4,
                           9,
                           {latest.data(), earliest.data(), searched.data(), nullptr, {0, 1}},
-                          {how == 2, inclusive, window}};
+                          {how == 2, inclusive, window},
+                          how >= 3 ? weights.data() : nullptr};
           const HopRows of{seeds, {}, streams, times};
           const auto one = sample_hop<std::int64_t>(of, {0, rows, policy}, Places::kPositions);
           policy.times.sorted = scanned.data();

@@ -353,7 +353,6 @@ KEYWORDS: Table = {
 
 KEYWORDS["TemporalNeighborSampler"] = {
     **KEYWORDS["NeighborSampler"],
-    **dict.fromkeys(("weight_attr", "prob_name"), "leave it out: eligible in-edges are equally likely"),
     "time_attr": _TIME_ATTR,
     "node_timestamp_attr_name": "node_time_attr",
     "edge_timestamp_attr_name": "edge_time_attr",

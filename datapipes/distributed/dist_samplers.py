@@ -54,7 +54,9 @@ class SamplerOverParts(ChoiceSampler):
     def _state_name(self) -> str:
         return self.name.removeprefix("dist_")
 
-    async def node_sample(self, seeds: Tensor | dict[str, Tensor], rng: RngKey, *, timestamps: Any = None) -> Sampled:
+    async def node_sample(
+        self, seeds: Tensor | dict[str, Tensor], rng: RngKey, *, timestamps: Any = None, windows: Any = None
+    ) -> Sampled:
         """Coroutine that samples and returns the neighborhood of nodes, for a loop of your own instead of a chain of
         stages.
 
@@ -63,6 +65,7 @@ class SamplerOverParts(ChoiceSampler):
             rng: the random key. In a chain the stage uses RngKey(seed, epoch, index, ordinal of the stage).
             timestamps: the time of each seed, needed if the sampler uses times: a tensor [n]; with types a dict with
                 the keys of `seeds`.
+            windows: the time window of each seed, in the same form, needed if `time_window` names a field.
         Returns:
             A Sampled, the neighborhood. Its `local_seeds`, the positions of the seeds among its nodes, is a tensor [n];
             with types a dict with the keys of `seeds`.
@@ -76,10 +79,10 @@ class SamplerOverParts(ChoiceSampler):
                     f"{self.name}: seeds of node_sample must be nodes [n], got the shape {list(nodes.shape)}. Pass "
                     "pairs to edge_sample."
                 )
-        return restored(await self.sample_async(ids, rng, self.trees_of(seeds, timestamps)))
+        return restored(await self.sample_async(ids, rng, self.trees_of(seeds, timestamps, windows)))
 
     async def edge_sample(
-        self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None
+        self, edges: Tensor | dict[EdgeType, Tensor], rng: RngKey, *, timestamps: Any = None, windows: Any = None
     ) -> Sampled:
         """Coroutine that samples and returns the neighborhood of both ends of edges. It is like node_sample, except
         that `local_seeds` has the shape of `edges`.
@@ -95,7 +98,7 @@ class SamplerOverParts(ChoiceSampler):
                     f"{self.name}: edge_sample needs pairs of nodes [n, 2], got the shape {list(pairs.shape)}. Pass "
                     "nodes to node_sample."
                 )
-        return restored(await self.sample_async(ids, rng, self.trees_of(edges, timestamps)))
+        return restored(await self.sample_async(ids, rng, self.trees_of(edges, timestamps, windows)))
 
     def _refuse_whole(self, graph: Any) -> None:
         """Raise TypeError if `graph` is a graph in memory, not a DistGraph."""
@@ -228,8 +231,8 @@ class DistTemporalNeighborSampler(SamplerOverParts, TemporalNeighborSampler):
 
     Args:
         dist_graph: the partitioned graph that DistGraph.connect returned.
-        fanouts, replace, return_edge_ids, node_time_attr, edge_time_attr, strategy, inclusive, time_window, disjoint,
-            frontier, subgraph_type, reverse_etypes_mapping, concurrency: as for temporal_sample_neighbor.
+        fanouts, replace, return_edge_ids, node_time_attr, edge_time_attr, strategy, prob_name, inclusive, time_window,
+            disjoint, frontier, subgraph_type, reverse_etypes_mapping, concurrency: as for temporal_sample_neighbor.
     Raises:
         The errors of temporal_sample_neighbor. While sampling, also errors of requests to the servers (listed at
         DistGraph.connect). Each error has a note with the stage, the minibatch and the part.

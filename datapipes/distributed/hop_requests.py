@@ -105,16 +105,19 @@ class HopRequests:
         types, hop, plan = self._graph.node_types, len(self._blocks), self._plan
         self._asked = []
         for part, rows, draws in by_part:
-            ids, streams, times = {}, {}, {}
-            for number, type_ids, type_streams, type_times in rows:
+            ids, streams, times, windows = {}, {}, {}, {}
+            for number, type_ids, type_streams, type_times, type_windows in rows:
                 ids[types[number]] = torch.from_numpy(type_ids)
-                if type_streams is not None:  # either all node types have streams or none; times too
+                if type_streams is not None:  # either all node types have streams or none; so the others
                     streams[types[number]] = torch.from_numpy(type_streams)
                 if type_times is not None:
                     times[types[number]] = torch.from_numpy(type_times)
+                if type_windows is not None:
+                    windows[types[number]] = torch.from_numpy(type_windows)
             wanted = tuple(Draw(plan.edge_types[i], plan.fanouts[hop][i], self._keys[hop][i]) for i in draws)
             choice = self._choice.at(hop, draws)
-            request = DrawRequest(ids, wanted, plan.replace, plan.edge_ids, streams or None, times or None, choice)
+            columns = {"streams": streams or None, "times": times or None, "windows": windows or None}
+            request = DrawRequest(ids, wanted, plan.replace, plan.edge_ids, choice=choice, **columns)
             self._asked.append(Ask(part, request))
         return self._asked
 

@@ -1,8 +1,7 @@
 """Choice: how the in-edges of a node are drawn. The base of all policies in sampling/, and the uniform policy itself.
 
-A Choice has the user's arguments. For each minibatch it makes the random keys, and the Choice that requests to other
-parts carry. From the in-edges of a graph or a part (`Rows`) it makes the arrays from which the kernel draws, and their
-digests for the sampler's fingerprint. docs/semantics.md, section 3.
+A Choice has the user's arguments. For each minibatch it makes the random keys, and the Choice that requests carry. From
+the in-edges of a graph or a part (`Rows`) it makes the kernel's arrays and their digests. docs/semantics.md, section 3.
 
 KeptRows caches these arrays, as Chosen, so each array is made once. Worker processes of a loader get the arrays with
 the graph, in one shared memory; other pickled copies of a graph make their own arrays.
@@ -89,18 +88,16 @@ class Choice:
     """A policy for drawing in-edges. This base class is the uniform policy: each in-edge of a node is equally likely.
 
     A subclass says which attributes it reads, and what the kernel gets. A Choice is used in three ways: as the user's
-    arguments; reduced to the names of attributes (`reads`), as a key of the cache KeptRows; and as the part of a
-    request that tells another server how to draw (`keyed`, `at`).
+    arguments; reduced to the names of attributes (`reads`), as a key of KeptRows; and in requests, to tell another
+    server how to draw (`keyed`, `at`).
 
     Attributes:
         by: the name of the class in requests; "" if requests never carry it.
         of_times: whether each seed must have a time.
-        every_type: True: each sampled edge type must have the attribute; False: at least one must.
     """
 
     by: ClassVar[str] = ""
     of_times: ClassVar[bool] = False
-    every_type: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         name = vars(cls).get("by", "")
@@ -112,12 +109,17 @@ class Choice:
             _CARRIED[name] = cls
 
     @property
+    def window_field(self) -> str | None:
+        """The field of a minibatch that has a time window for each seed; None: seeds have no windows of their own."""
+        return None
+
+    @property
     def reads(self) -> Choice | None:
         """A Choice with only the names of the attributes that this one reads; a key of KeptRows. None: no attribute."""
         return None
 
-    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
-        """Raise TypeError or ValueError if an edge type in `edge_types` lacks an attribute that this Choice reads."""
+    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any], among: Any = None) -> None:
+        """Raise TypeError or ValueError if `edge_types` lack what each needs, or `among` (None: they) what one must."""
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
         """Return the attributes that this Choice reads, {name for errors: values}; the values are those in `rows`."""
@@ -273,13 +275,12 @@ class KeptRows:
         return key in self._kept or key in self._came
 
     def get(self, where: str, reads: Choice, edge_type: Any, rows: Rows) -> Chosen:
-        """Return the arrays for one edge type. Make them if the cache has none, or the attributes have changed.
+        """Return the arrays for one edge type. If there are none, or the attributes have changed, make them, with the
+        errors of `Choice.make`.
 
         Args:
             where: the caller, for errors.
             reads: `Choice.reads`: the policy with only the names of the attributes that it reads.
-        Raises:
-            The errors of `Choice.make`.
         """
         key, now = (reads, edge_type), reads.attributes(rows)
         kept = self._kept.get(key)

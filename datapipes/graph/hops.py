@@ -45,7 +45,7 @@ class Sampled(NamedTuple):
 
 class SeedTrees(NamedTuple):
     """The groups of a minibatch's seeds. Groups share no sampled nodes; a group is one seed's tree, or all seeds of one
-    time.
+    time and one time window.
 
     Attributes:
         groups: int64 [n], the group of each seed, in the order of the ids that the sampler gets; with types {node type:
@@ -54,18 +54,33 @@ class SeedTrees(NamedTuple):
         times: int64 [num_groups], the time of each group; None without times.
         rows: int64 [num_groups], for each tree the row of the minibatch's seeds to which it belongs; rows are counted
             over all types. None: tree i belongs to row i, or the groups are not trees.
+        windows: int64 [num_groups], the time window of each group; None: seeds have no windows of their own.
     """
 
     groups: Any
     streams: NDArray[np.uint32]
     times: NDArray[np.int64] | None
     rows: Tensor | None
+    windows: NDArray[np.int64] | None = None
 
     def core(self, types: Iterable[Any]) -> _core.Groups:
         """Return the groups as the C++ core takes them; `types` are the seeds' node types, in the core's order."""
         of_seeds = [self.groups[node_type] for node_type in types] if isinstance(self.groups, dict) else [self.groups]
         streams = self.streams if self.streams.any() else None  # groups by time all have stream 0
-        return _core.Groups(of_seeds, count=len(self.streams), streams=streams, times=self.times)
+        count = len(self.streams)
+        return _core.Groups(of_seeds, count=count, streams=streams, times=self.times, windows=self.windows)
+
+
+def misfit(choice: Choice, times: Any, windows: Any) -> str | None:
+    """Return what is wrong with rows that have `times` and time `windows`, or None; None: they fit the choice."""
+    if (times is not None) != choice.of_times:
+        have = "are drawn by time, but have no times" if choice.of_times else "have times, but are not drawn by time"
+        return f"the rows {have}"
+    if (windows is None) != (choice.window_field is None):
+        return (
+            f"the rows have {'no ' if windows is None else ''}time windows of their own, but the choice says otherwise"
+        )
+    return None
 
 
 @dataclass(eq=False)
@@ -162,8 +177,9 @@ class HopPlan:
             raise ValueError(
                 f"{self.name}: the keys are for {choice}, the plan is for {self.choice}. Pass plan.keyed(rng)."
             )
-        if self.choice.of_times and (trees is None or trees.times is None):
-            raise ValueError(f"{self.name}: found seeds without times; each needs one. Pass trees that have times.")
+        found = misfit(self.choice, trees and trees.times, trees and trees.windows)
+        if found is not None:
+            raise ValueError(f"{self.name}: {found}. Pass trees that have what the choice draws by, and nothing else.")
         graph._refuse_changes(self)
         typed = seeds if isinstance(seeds, Mapping) else {None: seeds}
         for node_type, ids in typed.items():

@@ -82,17 +82,12 @@ def refuse_other_data(where: str, data: Any) -> None:
 
 
 def refuse_wrong_names(time_attr: Any, weight_attr: Any) -> None:
-    """Raise TypeError for a `time_attr` or `weight_attr` that is no name, ValueError if both are given."""
+    """Raise TypeError for a `time_attr` or `weight_attr` that is no name."""
     if time_attr is not None and not isinstance(time_attr, str):
         raise TypeError(f"{_WHERE}: time_attr must be a name, a str, got {shown(time_attr)}. Pass one.")
     if weight_attr is not None and not isinstance(weight_attr, (str, Mapping)):
         raise TypeError(
             f"{_WHERE}: weight_attr must be a name, a str, or {{edge type: name}}, got {shown(weight_attr)}. Pass one."
-        )
-    if time_attr is not None and weight_attr is not None:
-        raise ValueError(
-            f"{_WHERE}: time_attr is {time_attr!r} and weight_attr is {weight_attr!r}; in-edges are drawn by one of "
-            "the two. Leave the other out."
         )
 
 

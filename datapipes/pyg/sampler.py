@@ -42,7 +42,7 @@ from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.neighborhoods import Neighborhoods
 from datapipes.sampling.node_values import NodeWeights
 from datapipes.sampling.seed_ids import plain_seeds, seed_ids
-from datapipes.sampling.temporal_neighbor_sampler import ByTime, refuse_last_again
+from datapipes.sampling.temporal_neighbor_sampler import ByTime, refuse_last_of_draws
 
 __all__ = ["NeighborSampler"]
 
@@ -69,7 +69,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
         time_window: (keyword only) with `time_attr`, draw only in-edges at most this much earlier than the seed.
         weight_attr: the edge attribute that holds weights, or {edge type: attribute}; edges of a type without weights
-            are drawn uniformly. An in-edge of weight 0 is never drawn, even with -1.
+            are drawn uniformly. An in-edge of weight 0 is never drawn, even with -1. With `time_attr`, in-edges are
+            drawn by weight among those of the right times.
         is_sorted: True says that the destinations in `edge_index` ascend. This is checked, and nothing is sorted.
         directed: False means subgraph_type="induced"; deprecated in PyG.
         seed: decides all draws of a call, together with the number of calls before it. None: each call takes a random
@@ -231,8 +232,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         choice = Choice() if weights is None else ByWeight(weights)
         if self.is_temporal:
             of_edges, of_nodes = (self.time_attr, None) if self._has_edge_time else (None, self.time_attr)
-            choice = ByTime(of_edges, of_nodes, self.temporal_strategy, True, self.time_window)
-            refuse_last_again(where, self.temporal_strategy, self.replace)
+            choice = ByTime(of_edges, of_nodes, self.temporal_strategy, True, self.time_window, weights)
+            refuse_last_of_draws(where, self.temporal_strategy, self.replace, weights)
         return Neighborhoods(
             where,
             self.graph,

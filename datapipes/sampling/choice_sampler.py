@@ -78,7 +78,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
 
     def transform(self, minibatch: MiniBatch) -> MiniBatch:
         ids, restored = self.seeds_of(minibatch)
-        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
+        trees = self._trees(minibatch)
         more = () if trees is None else (trees,)
         return self._filled_of(minibatch, restored(self.sample(ids, self.rng_of(minibatch), *more)), trees)
 
@@ -122,7 +122,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         if seeds.keys() != {*seed_types}:  # the Padder refuses it
             return self.transform(minibatch)
         ids, restored = self.seeds_of(minibatch)
-        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
+        trees = self._trees(minibatch)
         graph: Any = self.graph
         num_seeds = [len(seeds[type_]) for type_ in seed_types]
         sampled = graph.hops(plan, ids, *plan.keyed(self.rng_of(minibatch)), trees, num_seeds)
@@ -134,9 +134,13 @@ class ChoiceSampler(Neighborhoods, Sampler):
     async def transform_async(self, minibatch: MiniBatch) -> MiniBatch:
         """Return the result of `transform`; over a graph in parts, do not block the event loop."""
         ids, restored = self.seeds_of(minibatch)
-        trees = self.trees_of(minibatch.seeds, minibatch.timestamps)
+        trees = self._trees(minibatch)
         sampled = restored(await self.sample_async(ids, self.rng_of(minibatch), trees))
         return self._filled_of(minibatch, sampled, trees)
+
+    def _trees(self, minibatch: MiniBatch) -> SeedTrees | None:
+        windows = minibatch.extra.get(self.choice.window_field or "")
+        return self.trees_of(minibatch.seeds, minibatch.timestamps, windows)
 
     def _filled_of(self, minibatch: MiniBatch, sampled: Sampled, trees: SeedTrees | None) -> MiniBatch:
         filled, batch = self.filled(minibatch, sampled), self._batch_of(sampled, trees)

@@ -27,6 +27,7 @@ from datapipes.chain.stage import Stage
 from datapipes.graph.choice import Attributed, Choice, Rows, by_text, rows_digest
 from datapipes.graph.graph import Graph
 from datapipes.graph.npy import to_numpy
+from datapipes.processes.sharing import zeros_for_workers
 from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
 
@@ -54,7 +55,7 @@ class ByWeight(Choice):
     def reads(self) -> ByWeight:
         return self
 
-    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
+    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any], among: Any = None) -> None:
         forms = graph.forms()
         for edge_type in edge_types:
             names = [name for domain, type_, name in forms if (domain, type_) == ("edge", edge_type)]
@@ -80,6 +81,13 @@ class ByWeight(Choice):
             num_threads=num_threads(),
         )
         return [torch.from_numpy(array) for array in made if array is not None]
+
+    def doubles(self, where: str, edge_type: Any, rows: Rows) -> Tensor:
+        """Return the weights, float64 [num_edges], after the checks of `make`."""
+        self.make(where, edge_type, rows)
+        values = rows.edge_attributes[self.prob_name].detach()
+        (doubles,) = zeros_for_workers([(tuple(values.shape), torch.float64)])
+        return doubles.copy_(values)
 
     def argument(self, rows: Rows, made: list[Tensor]) -> _core.RowSums:
         return _core.RowSums(*(tensor.numpy() for tensor in made))

@@ -32,7 +32,8 @@ __all__: list[str] = []
 class Neighborhoods:
     """Samples the neighborhoods of seeds, in a graph in memory or a graph in parts.
 
-    Seeds may form groups that share no nodes: one for each seed (`disjoint=True`), or one for each distinct time.
+    Seeds may form groups that share no nodes: one for each seed (`disjoint=True`), or one for each distinct
+    time and time window.
 
     Args:
         where: the name of the caller in errors.
@@ -97,18 +98,27 @@ class Neighborhoods:
         backs: dict[Any, Any] = reverses_of(where, self.plan.edge_types, mapping)
         return backs
 
-    def trees_of(self, seeds: Any, timestamps: Any) -> SeedTrees | None:
+    def trees_of(self, seeds: Any, timestamps: Any, windows: Any = None) -> SeedTrees | None:
         """Return the groups of the seeds, which share no nodes. None: all seeds are in one group.
 
         Args:
             seeds: ids [n] or [n, k], already checked; with types {node or edge type: ids}.
             timestamps: a time for each row of the seeds; a dict if `seeds` is one.
+            windows: a time window for each row, likewise; read only if the choice has a `window_field`.
         """
         has_times = self.choice.of_times
         if not (self.disjoint or has_times):
             return None
-        where, end = self.plan.name, self._negative_end
-        return seed_trees(where, seeds, timestamps, disjoint=self.disjoint, has_times=has_times, negative_end=end)
+        return seed_trees(
+            self.plan.name,
+            seeds,
+            timestamps,
+            windows,
+            disjoint=self.disjoint,
+            has_times=has_times,
+            window_field=self.choice.window_field,
+            negative_end=self._negative_end,
+        )
 
     def sample(self, seeds: Any, rng: RngKey, trees: SeedTrees | None = None) -> Sampled:
         """Return the neighborhood of `seeds`; with `trees`, groups of seeds share no nodes.

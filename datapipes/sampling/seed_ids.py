@@ -1,7 +1,7 @@
 """The seeds of a minibatch as samplers need them: node ids by type, and the groups of the seeds.
 
 Seeds of links are pairs; a sampler starts from the nodes at their ends (docs/semantics.md, section 4.1). A group of
-seeds is a tree, or without trees all seeds of one time (sections 4.5 and 4.6). Groups share no nodes.
+seeds is a tree, or without trees all seeds of one time and time window (sections 4.5 and 4.6). Groups share no nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from datapipes.base.checks import INDEX_DTYPES, dtype_name, how_to_get_ids, shown
 from datapipes.base.log import users_frame
-from datapipes.base.types import known_edge_type, known_node_type, type_text
+from datapipes.base.types import known_edge_type, known_node_type, of_type, type_text
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import SeedTrees
 
@@ -217,20 +217,34 @@ def _no_seeds(where: str, details: str) -> ValueError:
 
 
 def seed_trees(
-    where: str, seeds: Any, timestamps: Any, *, disjoint: bool, has_times: bool, negative_end: str = "dst"
+    where: str,
+    seeds: Any,
+    timestamps: Any,
+    windows: Any = None,
+    *,
+    disjoint: bool,
+    has_times: bool,
+    window_field: str | None = None,
+    negative_end: str = "dst",
 ) -> SeedTrees:
     """Return the groups of the seeds of a minibatch; the sampler has checked the seeds.
 
     Args:
         seeds: ids [n] or [n, k]; with types {node or edge type: ids}.
         timestamps: a time for each row of the seeds, a dict if `seeds` is one; read only if `has_times`.
-        disjoint: True: each seed is a group. False: all seeds that have the same time are a group.
+        windows: a time window for each row, in the same form; read only if `window_field` names their field.
+        disjoint: True: each seed is a group. False: all seeds that have the same time and window are a group.
         negative_end: as for `seed_ids`.
     Raises:
-        TypeError, ValueError: The times do not belong to the seeds; the message names the value found.
+        TypeError, ValueError: The times or windows do not belong to the seeds, or a window is negative; the message
+            names the value found.
     """
     parts: list[tuple[Any, Tensor]] = sorted(seeds.items()) if isinstance(seeds, dict) else [(None, seeds)]
-    times = _times_of_rows(where, parts, timestamps, isinstance(seeds, dict)) if has_times else None
+    has_types = isinstance(seeds, dict)
+    fields = [_values_of_rows(where, "timestamps", "time", parts, timestamps, has_types)] if has_times else []
+    if window_field is not None:
+        fields.append(_values_of_rows(where, window_field, "time window", parts, windows, has_types))
+        _refuse_negative(where, window_field, parts, fields[1])
     columns = [int(ids.shape[1]) if ids.ndim == 2 else 1 for _, ids in parts]
     row_of_tree = _rows(parts, columns)
     if len(row_of_tree) > MOST_TREES:
@@ -238,16 +252,18 @@ def seed_trees(
             f"{where}: found {len(row_of_tree)} seeds; a minibatch whose seeds have times, or with disjoint=True, may "
             f"have {MOST_TREES} at most. Use smaller minibatches."
         )
-    numbers = np.arange(len(row_of_tree))
+    numbers, rows = np.arange(len(row_of_tree)), None
     if disjoint:
+        streams, fields = numbers.astype(np.uint32), [values[row_of_tree] for values in fields]
         rows = None if all(count == 1 for count in columns) else torch.from_numpy(row_of_tree)
-        trees = SeedTrees(None, numbers.astype(np.uint32), None if times is None else times[row_of_tree], rows)
     else:
-        assert times is not None
-        distinct, group_of_row = np.unique(times, return_inverse=True)
-        numbers = group_of_row.astype(np.int64, copy=False)[row_of_tree]
-        trees = SeedTrees(None, np.zeros(len(distinct), dtype=np.uint32), distinct, None)
-    return trees._replace(groups=_aligned(parts, columns, numbers, negative_end))
+        of_rows = fields[0] if window_field is None else np.stack(fields)
+        distinct, group_of_row = np.unique(of_rows, axis=-1, return_inverse=True)
+        numbers = group_of_row.reshape(-1).astype(np.int64, copy=False)[row_of_tree]
+        streams = np.zeros(distinct.shape[-1], dtype=np.uint32)
+        fields = [np.ascontiguousarray(values) for values in np.atleast_2d(distinct)]
+    times, window_of_group = [*fields, None, None][:2]
+    return SeedTrees(_aligned(parts, columns, numbers, negative_end), streams, times, rows, window_of_group)
 
 
 def _rows(parts: list[tuple[Any, Tensor]], columns: list[int]) -> _I64:
@@ -279,43 +295,62 @@ def _aligned(parts: list[tuple[Any, Tensor]], columns: list[int], numbers: _I64,
         of_key = numbers[begin : begin + ids.numel()]
         begin += ids.numel()
         for some, node_type in seed_columns(key, count, negative_end):
-            of_type = of_key if some is None else of_key.reshape(-1, count)[:, some].reshape(-1)
-            pieces.setdefault(node_type, []).append(of_type)
+            of_columns = of_key if some is None else of_key.reshape(-1, count)[:, some].reshape(-1)
+            pieces.setdefault(node_type, []).append(of_columns)
     return {
         node_type: np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
         for node_type, rows in pieces.items()
     }
 
 
-def _times_of_rows(where: str, parts: list[tuple[Any, Tensor]], timestamps: Any, has_types: bool) -> _I64:
-    """Return the time of each row of the seeds, int64 [number of rows]; rows are counted over all types."""
-    if timestamps is None:
+def _values_of_rows(
+    where: str, field: str, each: str, parts: list[tuple[Any, Tensor]], values: Any, has_types: bool
+) -> _I64:
+    """Return the value of each row of the seeds, int64 [number of rows]; rows are counted over all types.
+
+    Args:
+        field: the field of the minibatch that has the values.
+        each: what a value is, for errors: "time" or "time window".
+    """
+    name = field if each == "time" else f"the field {field!r} with time windows"
+    if values is None:
         raise ValueError(
-            f"{where}: found seeds without timestamps; each row of the seeds needs a time. Name one item "
-            "'timestamps' in the ItemSet."
+            f"{where}: found seeds without {name}; each row of the seeds needs a {each}. Name one item {field!r} in "
+            "the ItemSet."
         )
-    if isinstance(timestamps, dict) != has_types:
+    if isinstance(values, dict) != has_types:
         wanted = "a dict by type, as the seeds are" if has_types else "a tensor, since the seeds have no types"
-        raise TypeError(
-            f"{where}: timestamps must be {wanted}, got {type(timestamps).__name__}. Give both in the same form."
-        )
+        raise TypeError(f"{where}: {name} must be {wanted}, got {type(values).__name__}. Give both in the same form.")
     if not has_types:
-        return check_times(where, "timestamps", timestamps, parts[0][1])
-    missing = [key for key, _ in parts if key not in timestamps]
-    if missing or len(timestamps) > len(parts):
-        types = shown(sorted(map(type_text, timestamps)))
+        return check_times(where, name, values, parts[0][1], each)
+    missing = [key for key, _ in parts if key not in values]
+    if missing or len(values) > len(parts):
+        types = shown(sorted(map(type_text, values)))
         wanted = shown([type_text(key) for key, _ in parts])
         raise ValueError(
-            f"{where}: timestamps have the types {types}, the seeds {wanted}; both must have the same. Name an item "
-            "'timestamps' in each ItemSet."
+            f"{where}: {name} have the types {types}, the seeds {wanted}; both must have the same. Name an item "
+            f"{field!r} in each ItemSet."
         )
-    return np.concatenate(
-        [check_times(where, f"timestamps of {shown(key)}", timestamps[key], ids) for key, ids in parts]
-    )
+    return np.concatenate([check_times(where, f"{name} of {shown(key)}", values[key], ids, each) for key, ids in parts])
 
 
-def check_times(where: str, name: str, times: Any, seeds: Tensor) -> _I64:
-    """Return the times of seeds [n, ...] as an array; they must be an int64 tensor [n] in host memory."""
+def _refuse_negative(where: str, field: str, parts: list[tuple[Any, Tensor]], windows: _I64) -> None:
+    """Raise ValueError if a time window is negative; `windows` are those of all rows of the seeds."""
+    begin = 0
+    for key, ids in parts:
+        of_key = windows[begin : begin + ids.shape[0]]
+        begin += ids.shape[0]
+        for row in (of_key < 0).nonzero()[0][:1].tolist():
+            raise ValueError(
+                f"{where}: {field!r} of the seed {shown(ids[row].tolist())}{of_type(key)} is {of_key[row]}; a time "
+                "window must be 0 or more. Correct it in the ItemSet."
+            )
+
+
+def check_times(where: str, name: str, times: Any, seeds: Tensor, each: str = "time") -> _I64:
+    """Return the times of seeds [n, ...] as an array; they must be an int64 tensor [n] in host memory. `each` says what
+    a value is, for errors.
+    """
     if not isinstance(times, Tensor):
         raise TypeError(f"{where}: {name} must be a tensor, got {type(times).__name__}. Convert it.")
     if times.dtype != torch.int64:
@@ -325,8 +360,8 @@ def check_times(where: str, name: str, times: Any, seeds: Tensor) -> _I64:
         )
     if times.ndim != 1 or times.shape[0] != seeds.shape[0]:
         raise ValueError(
-            f"{where}: {name} must have shape [{seeds.shape[0]}], a time for each row of the seeds, got "
-            f"{list(times.shape)}. Give one time for each row."
+            f"{where}: {name} must have shape [{seeds.shape[0]}], a {each} for each row of the seeds, got "
+            f"{list(times.shape)}. Give one {each} for each row."
         )
     if times.device.type != "cpu":
         raise ValueError(

@@ -24,7 +24,7 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_choice, check_int, shown
 from datapipes.base.forms import check_form, check_values
-from datapipes.base.records import Count, one_of
+from datapipes.base.records import OMITTED, Count, one_of
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.base.types import ends_of, of_type, type_text
@@ -35,6 +35,7 @@ from datapipes.graph.graph import Graph
 from datapipes.processes.sharing import zeros_for_workers
 from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
+from datapipes.sampling.neighbor_sampler import ByWeight
 
 __all__ = ["TemporalNeighborSampler"]
 
@@ -51,6 +52,9 @@ class ByTime(Choice):
         node_time_attr: the node attribute of the sources that holds times, int64 [num_nodes], or None; over parts, the
             attribute that the Partitioner was given.
         strategy: "uniform" or "last".
+        prob_name: the edge attribute with the weights by which eligible in-edges are drawn, as in ByWeight; None: each
+            is equally likely.
+        window_field: the field of the minibatch that has a time window for each seed, in place of `time_window`.
     """
 
     edge_time_attr: str | None
@@ -58,39 +62,49 @@ class ByTime(Choice):
     strategy: Annotated[str, one_of("uniform", "last")] = "uniform"
     inclusive: bool = False
     time_window: Count | None = None
+    prob_name: Annotated[str | None, OMITTED] = None
+    window_field: Annotated[str | None, OMITTED] = None
 
     by: ClassVar[str] = "time"
     of_times: ClassVar[bool] = True
-    every_type: ClassVar[bool] = False
 
     @property
     def reads(self) -> ByTime:
-        return ByTime(self.edge_time_attr, self.node_time_attr)
+        return ByTime(self.edge_time_attr, self.node_time_attr, prob_name=self.prob_name)
 
-    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any]) -> None:
+    @property
+    def _weights(self) -> ByWeight | None:
+        return None if self.prob_name is None else ByWeight(self.prob_name)
+
+    def check(self, where: str, graph: Attributed, edge_types: Sequence[Any], among: Any = None) -> None:
+        if self._weights is not None:
+            self._weights.check(where, graph, edge_types)
+        among = edge_types if among is None else among
         if self.edge_time_attr is not None:
-            _check(where, graph, "edge", self.edge_time_attr, edge_types)
+            _check(where, graph, "edge", self.edge_time_attr, among)
         if self.node_time_attr is not None:
-            sources = sorted({ends_of(one)[0] for one in edge_types}, key=lambda node_type: node_type or "")
+            sources = sorted({ends_of(one)[0] for one in among}, key=lambda node_type: node_type or "")
             _check(where, graph, "node", self.node_time_attr, sources)
             graph._refuse_source_times(where, self.node_time_attr)
 
     def attributes(self, rows: Rows) -> dict[str, Tensor | None]:
         of_edges = None if self.edge_time_attr is None else rows.edge_attributes.get(self.edge_time_attr)
         of_nodes = None if self.node_time_attr is None else rows.source_attribute(self.node_time_attr)
-        return {_OF_EDGES: of_edges, _OF_NODES: of_nodes}
+        of_weights = {} if self._weights is None else self._weights.attributes(rows)
+        return {_OF_EDGES: of_edges, _OF_NODES: of_nodes, **of_weights}
 
     def make(self, where: str, edge_type: Any, rows: Rows) -> list[Tensor]:
-        """Return the arrays that the kernel needs to draw by time: [sorted_rows, coarse times, scale of the coarse
-        times, *times]. Return [] if neither edges nor sources have times.
+        """Return the arrays that the kernel needs to draw by time: [*weights, sorted_rows, coarse times, scale of the
+        coarse times, *times]. If neither edges nor sources have times, return the weights alone.
 
-        `sorted_rows` is uint8 [num_rows]: whether the in-edges of each node are sorted by time. The coarse times and
-        their scale are the result of `_coarse`. `times` are the result of `_times`, without a tensor that is an
-        attribute itself.
+        `weights` is one array, float64 [num_edges], or none if in-edges are not drawn by weights. `sorted_rows` is
+        uint8 [num_rows]: whether the in-edges of each node are sorted by time. The coarse times and their scale are the
+        result of `_coarse`. `times` are the result of `_times`, without a tensor that is an attribute itself.
         """
-        of_edges, of_nodes = self.attributes(rows).values()
+        weights = [] if self._weights is None else [self._weights.doubles(where, edge_type, rows)]
+        of_edges, of_nodes, *_ = self.attributes(rows).values()
         if of_edges is None and of_nodes is None:
-            return []
+            return weights
         num_edges, num_nodes = rows.indices.shape[0], rows.num_source_values
         _check_values(where, f"edge attribute {self.edge_time_attr!r}{of_type(edge_type)}", of_edges, num_edges)
         src = of_type(ends_of(edge_type)[0])
@@ -108,13 +122,13 @@ class ByTime(Choice):
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         made = [values for values in times if values is not of_edges and values is not of_nodes]
-        return [sorted_rows, *_coarse(where, rows.indptr, latest, sorted_rows), *made]
+        return [*weights, sorted_rows, *_coarse(where, rows.indptr, latest, sorted_rows), *made]
 
     def _times(self, where: str, rows: Rows) -> list[Tensor]:
         """Return [times], int64 [num_edges], of the in-edges or of their sources. If both have times, return [latest,
         earliest]: for each in-edge the later and the earlier of its two times.
         """
-        of_edges, of_nodes = self.attributes(rows).values()
+        of_edges, of_nodes, *_ = self.attributes(rows).values()
         if of_nodes is None:
             assert of_edges is not None
             return [of_edges]
@@ -127,45 +141,67 @@ class ByTime(Choice):
         torch.maximum(of_edges, earliest, out=latest)
         return [latest, torch.minimum(of_edges, earliest, out=earliest)]
 
+    def _split(self, made: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the result of `make` as (its weights, the rest)."""
+        count = 0 if self.prob_name is None else 1
+        return made[:count], made[count:]
+
     def _made_times(self, rows: Rows, made: list[Tensor]) -> list[Tensor]:
-        """Return the times of in-edges as `_times` does, but from `made`, the result of `make`: an array that was made,
-        or else the attribute itself.
-        """
+        """Return the times of in-edges as `_times` does, from the result of `make` without its weights."""
         if len(made) > 3:
             return made[3:]
         return [next(values for values in self.attributes(rows).values() if values is not None)]
 
     def argument(self, rows: Rows, made: list[Tensor]) -> Any:
+        """Return (times, weights) for the kernel; None in place of either that is not there."""
+        weights, made = self._split(made)
+        of_weights = weights[0].numpy() if weights else None
         if not made:
-            return None
+            return None, of_weights
         sorted_rows, coarse, scale = made[:3]
         latest, *earliest = (times.numpy() for times in self._made_times(rows, made))
         coarse_times = (coarse.numpy(), *scale.tolist()) if coarse.shape[0] > 0 else None
-        return latest, earliest[0] if earliest else None, sorted_rows.numpy(), coarse_times
+        return (latest, earliest[0] if earliest else None, sorted_rows.numpy(), coarse_times), of_weights
 
     def digests(self, rows: Rows, made: list[Tensor]) -> list[str] | None:
-        if not made:
-            return None
-        return [rows_digest(times, rows.indptr, node_ids=rows.node_ids) for times in self._made_times(rows, made)]
+        of_weights = [] if self._weights is None else self._weights.digests(rows, made)
+        _, made = self._split(made)
+        times = self._made_times(rows, made) if made else []
+        return [*of_weights, *(rows_digest(of_each, rows.indptr, node_ids=rows.node_ids) for of_each in times)] or None
 
     def kernel(self, arguments: list[Any]) -> _core.EdgeTimes:
-        last = self.strategy == "last"
-        return _core.EdgeTimes(arguments, last=last, inclusive=self.inclusive, window=self.time_window)
+        return _core.EdgeTimes(
+            [times for times, _ in arguments],
+            last=self.strategy == "last",
+            inclusive=self.inclusive,
+            window=self.time_window,
+            weights=[] if self.prob_name is None else [weights for _, weights in arguments],
+        )
 
     def refuse_contradictions(self) -> None:
         if self.edge_time_attr is None and self.node_time_attr is None:
             raise ValueError("neither edges nor nodes have times")
+        if self.strategy == "last" and self.prob_name is not None:
+            raise ValueError("the last in-edges cannot be drawn by weights")
+        if self.time_window is not None and self.window_field is not None:
+            raise ValueError("there are a time_window and a window_field; one of them is allowed")
 
     def refuse_request(self, num_draws: int, *, replace: bool, has_streams: bool) -> None:
         if self.strategy == "last" and replace:
             raise ValueError("the last in-edges cannot be drawn with replacement")
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
-        read = 1 if self.time_window is None else 2  # without a window the earliest times change no pick
+        window = self.time_window if self.window_field is None else self.window_field
+        read = 1 if window is None else 2  # without a window the earliest times change no pick
+        drawn = {}
+        if self._weights is not None:
+            drawn = self._weights.fingerprint(digests)
+            digests = {key: values and (values[1:] or None) for key, values in digests.items()}
         return {
+            **drawn,
             "strategy": self.strategy,
             "inclusive": self.inclusive,
-            "time_window": self.time_window,
+            "time_window": window,
             "times_digest": by_text({key: values and values[:read] for key, values in digests.items()}),
         }
 
@@ -257,9 +293,14 @@ class TemporalNeighborSampler(ChoiceSampler):
             node_time_attr is the attribute that the Partitioner was given: each part has stored the times of sources
             with its edges.
         strategy: "uniform" draws among the eligible in-edges, "last" takes the latest.
+        prob_name: the edge attribute with the weights by which eligible in-edges are drawn, or a mask, as for
+            sample_neighbor; not with the strategy "last". Each sampled edge type needs it. 8 bytes an in-edge are added
+            to the arrays that are kept.
         inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also in-edges of the
             same time (as PyG does).
-        time_window: if given, the most time by which an in-edge may be earlier than the seed.
+        time_window: if given, the most time by which an in-edge may be earlier than the seed; or the name of a field of
+            the items with a window for each row of the seeds, int64, 0 or more. Then only seeds of equal times and
+            windows share nodes.
         disjoint: sample a tree for each seed, also for seeds of one time, and set `batch`, as sample_neighbor does.
         frontier: "all" or "new", as for sample_neighbor.
         subgraph_type, reverse_etypes_mapping: as for sample_neighbor. "induced" has only edges that are eligible at the
@@ -289,8 +330,9 @@ class TemporalNeighborSampler(ChoiceSampler):
         node_time_attr: str | None = None,
         edge_time_attr: str | None = None,
         strategy: str = "uniform",
+        prob_name: str | None = None,
         inclusive: bool = False,
-        time_window: int | None = None,
+        time_window: int | str | None = None,
         disjoint: bool = False,
         frontier: str = "all",
         subgraph_type: str = "directional",
@@ -305,14 +347,17 @@ class TemporalNeighborSampler(ChoiceSampler):
                 "the graph. Without times use sample_neighbor."
             )
         self.strategy = check_choice(self.name, "strategy", strategy, ("uniform", "last"))
-        refuse_last_again(self.name, strategy, replace)
+        self.prob_name = prob_name
+        refuse_last_of_draws(self.name, strategy, replace, prob_name)
         self.inclusive = check_bool(self.name, "inclusive", inclusive)
-        self.time_window = None if time_window is None else check_int(self.name, "time_window", time_window, 0)
+        field = time_window if isinstance(time_window, str) else None
+        window = check_int(self.name, "time_window", time_window, 0) if time_window is not None and not field else None
+        self.time_window = field or window
         super().__init__(
             source,
             graph,
             fanouts,
-            ByTime(edge_time_attr, node_time_attr, strategy, self.inclusive, self.time_window),
+            ByTime(edge_time_attr, node_time_attr, strategy, self.inclusive, window, prob_name, field),
             return_edge_ids=return_edge_ids,
             replace=replace,
             frontier=frontier,
@@ -327,15 +372,21 @@ class TemporalNeighborSampler(ChoiceSampler):
             "node_time_attr": self.node_time_attr,
             "edge_time_attr": self.edge_time_attr,
             "strategy": self.strategy,
+            "prob_name": self.prob_name,
             "inclusive": self.inclusive or None,
             "time_window": self.time_window,
         }
 
 
-def refuse_last_again(where: str, strategy: str, replace: bool) -> None:
-    """Raise ValueError if `strategy` is "last" and `replace` is True: the latest in-edges cannot be drawn with
-    replacement.
+def refuse_last_of_draws(where: str, strategy: str, replace: bool, weights: str | None) -> None:
+    """Raise ValueError if `strategy` is "last", and `replace` is True or `weights` names weights: the latest in-edges
+    are not drawn.
     """
+    if strategy == "last" and weights is not None:
+        raise ValueError(
+            f"{where}: strategy is 'last' and the weights are {shown(weights)}; the last in-edges are taken without a "
+            "draw, so only 'uniform' can draw by weights. Leave out one of the two."
+        )
     if strategy == "last" and replace:
         raise ValueError(
             f"{where}: strategy is 'last' and replace is True; the last in-edges are taken once each, so only "

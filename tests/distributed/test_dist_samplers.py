@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from partitions import books, fanouts_of, graphs, item_sets_of
 from pipelines import assert_states_move, digests, items, small_graph
 from strategies import csc_graphs, random_graph, rng_seeds
-from timed_pipelines import EDGE_TIMES, NODE_TIMES, temporal, timed_graph, timed_items
+from timed_pipelines import (
+    EDGE_TIMES,
+    NODE_TIMES,
+    temporal,
+    timed_graph,
+    timed_graph_with_weights,
+    timed_items,
+    windowed_items,
+)
 from tree_cases import built, can_be_sampled, cases
 from typed_pipelines import CITES, FANOUTS, WRITES, typed_items
 from weights import weighted_graph, weighted_typed_graph, weights_for
@@ -75,6 +83,26 @@ ROWS = {
         {"strategy": "last"},
         "DistTemporalNeighborSampler",
         timed_items,
+        timed_graph,
+        "since",
+    ),
+    "times and weights": Row(
+        "temporal_sample_neighbor",
+        [[3, 2]],
+        {**BOTH, "prob_name": "w", "time_window": 40},
+        {"prob_name": None},
+        "DistTemporalNeighborSampler",
+        timed_items,
+        timed_graph_with_weights,
+        "since",
+    ),
+    "times and windows": Row(
+        "temporal_sample_neighbor",
+        [[3, 2]],
+        {**BOTH, "time_window": "recent"},
+        {"time_window": 12},
+        "DistTemporalNeighborSampler",
+        windowed_items,
         timed_graph,
         "since",
     ),
@@ -329,6 +357,8 @@ def test_what_the_samplers_refuse(dist, refuses):
         (ValueError, "times", {"edge_time_attr": None, "node_time_attr": None}),
         (ValueError, "times", {"strategy": "last", "replace": True}),
         (ValueError, "times", {"strategy": "first"}),
+        (ValueError, "times and weights", {"strategy": "last"}),
+        (ValueError, "times and weights", {"prob_name": "rows"}),
         (ValueError, "times", {"time_window": -1}),
         (TypeError, "times", {"inclusive": 1}),
         (TypeError, "times", {"edge_time_attr": 3}),

@@ -159,6 +159,19 @@ def test_no_in_edge_is_later_than_its_seed_or_before_its_window_and_last_takes_t
     assert num_drawn > 0
 
 
+def test_with_weights_and_times_only_in_edges_of_the_right_times_are_drawn_by_weight():
+    data = random_data(3)
+    data.edge_weight = (torch.arange(data.num_edges) % 3).float()
+    chosen = {"time_attr": "edge_time", "weight_attr": "edge_weight", "input_time": torch.full((40,), 12)}
+    for fanout in (-1, 2):
+        (batch,) = NeighborLoader(data, [fanout], batch_size=40, **chosen)
+        possible = (data.edge_time <= 12) & (data.edge_weight > 0)
+        counts = torch.bincount(data.edge_index[1, possible], minlength=40)
+        drawn = torch.bincount(data.edge_index[1, batch.e_id], minlength=40)
+        assert possible[batch.e_id].all()
+        assert torch.equal(drawn, counts if fanout < 0 else counts.clamp(max=fanout))
+
+
 def test_seeds_have_their_own_times_unless_others_are_given():
     data = random_data(4)
     batch = NeighborLoader(data, [-1], time_attr="time", batch_size=40)(range(40))
@@ -324,7 +337,7 @@ def test_numbers_of_neighbors_may_be_set_and_wrong_arguments_are_refused(refuses
     for wrong in (
         {"weight_attr": "missing"},
         {"time_attr": "missing"},
-        {"time_attr": "time", "weight_attr": "edge_weight"},
+        {"time_attr": "time", "weight_attr": "edge_weight", "temporal_strategy": "last"},
         {"subgraph_type": "other"},
         {"temporal_strategy": "other", "time_attr": "time"},
         {"time_window": 3},

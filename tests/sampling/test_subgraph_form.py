@@ -31,26 +31,27 @@ MAPPING = {WRITES: WRITTEN, WRITTEN: WRITES}
 SOME = [{WRITES: 2, CITES: 3}, {WRITES: 2, WRITTEN: 3}]
 
 
-def times_of_trees(case: Case) -> list[int]:
-    """The time of each tree, in the order of their numbers."""
+def moments_of_trees(case: Case) -> list[tuple[int, int | None]]:
+    """The time and the window of each tree, in the order of their numbers."""
     found = []
     for of in sorted(case.seeds):
-        for row, time in zip(case.seeds[of], case.timestamps[of], strict=True):
-            found += [int(time)] * row.size
+        windows = case.windows[of].tolist() if case.windows else [case.rule.window] * len(case.seeds[of])
+        for row, time, window in zip(case.seeds[of], case.timestamps[of].tolist(), windows, strict=True):
+            found += [(time, window)] * row.size
     return found
 
 
 def expected_of(case: Case, reverses: dict[Any, Any] | None, want_ids: bool) -> tuple[Any, dict[Any, list]]:
-    trees, relations, times = by_twin(case), relations_of(case), times_of_trees(case)
+    trees, relations, moments = by_twin(case), relations_of(case), moments_of_trees(case)
 
-    def time_of(group: int) -> int:
-        return times[group] if case.disjoint else group
+    def moment_of(group: Any) -> tuple[int, int | None]:
+        return moments[group] if case.disjoint else group
 
     sampled = [of for of in sorted(relations) if any(fanout.get(of, 0) != 0 for fanout in case.fanouts)]
     if not case.has_types:
         sampled = [PLAIN]
     types = sampled if reverses is None else {*sampled, *(reverses[of] for of in sampled)}
-    among = {of: twin_links.edges_among(trees, relations, of, case.rule, time_of) for of in types}
+    among = {of: twin_links.edges_among(trees, relations, of, case.rule, moment_of) for of in types}
     if reverses is None:
         return trees, among
     return trees, twin_links.both_ways(trees, among, {of: reverses[of] for of in sampled}, want_ids=want_ids)

@@ -33,6 +33,7 @@ class Case(NamedTuple):
     rule: Rule
     disjoint: bool
     frontier: str
+    windows: dict[Any, np.ndarray]  # of the rows of the seeds; empty if these have none of their own
     weights: dict[Any, torch.Tensor]  # of each edge type; empty if all in-edges are alike
 
     @property
@@ -87,9 +88,13 @@ def cases(draw, *, temporal: bool) -> Case:
     disjoint = not temporal or draw(st.booleans())
     frontier = draw(st.sampled_from(["all", "new"]))
     weights = {}
-    if not temporal and draw(st.booleans()):
+    if strategy == "uniform" and draw(st.booleans()):
         weights = {of: draw(weights_for(len(indices))) for of, (_, indices, _) in graph.relations.items()}
-    return Case(graph, edge_times, node_times, seeds, timestamps, fanouts, rule, disjoint, frontier, weights)
+    windows = {}
+    if temporal and draw(st.booleans()):
+        a_window = st.one_of(st.integers(0, 4), st.just(2**63 - 1))
+        windows = {of: draw(some_times(len(rows), a_window)) for of, rows in seeds.items()}
+    return Case(graph, edge_times, node_times, seeds, timestamps, fanouts, rule, disjoint, frontier, windows, weights)
 
 
 def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
@@ -99,11 +104,14 @@ def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
             case.graph,
             node_attributes={of: {"since": times} for of, times in case.node_times.items()},
             edge_attributes={
-                **{of: {"at": times} for of, times in case.edge_times.items()},
-                **{of: {"w": weights} for of, weights in case.weights.items()},
+                of: {
+                    **({"at": case.edge_times[of]} if of in case.edge_times else {}),
+                    **({"w": case.weights[of]} if of in case.weights else {}),
+                }
+                for of in case.graph.relations
             },
         )
-        sets = {of: item_set(case.seeds[of], case.timestamps[of]) for of in case.seeds}
+        sets = {of: item_set(case, of) for of in case.seeds}
         items: Any = dp.HeteroItemSet(sets)
         fanouts: list[Any] = case.fanouts[::-1]
     else:
@@ -116,8 +124,8 @@ def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
                 **({"w": case.weights[PLAIN]} if case.weights else {}),
             },
         )
-        ((of, seeds),) = case.seeds.items()
-        items, fanouts = item_set(seeds, case.timestamps[of]), [fanout[PLAIN] for fanout in case.fanouts[::-1]]
+        (of,) = case.seeds
+        items, fanouts = item_set(case, of), [fanout[PLAIN] for fanout in case.fanouts[::-1]]
     pipe: Any = dp.ItemSampler(items, 1000, seed=SEED)
     arguments: dict[str, Any] = {"replace": case.rule.replace, "return_edge_ids": True, "frontier": case.frontier}
     arguments["disjoint"] = case.disjoint
@@ -129,13 +137,14 @@ def built(case: Case) -> tuple[Any, dp.Stage, list[Any], dict[str, Any]]:
             "edge_time_attr": "at" if case.edge_times else None,
             "strategy": case.rule.strategy,
             "inclusive": case.rule.inclusive,
-            "time_window": case.rule.window,
+            "time_window": "recent" if case.windows else case.rule.window,
         }
     return graph, pipe, fanouts, arguments
 
 
-def item_set(seeds: np.ndarray, timestamps: np.ndarray) -> dp.ItemSet:
-    return dp.ItemSet((torch.from_numpy(seeds), torch.from_numpy(timestamps)), names=("seeds", "timestamps"))
+def item_set(case: Case, of: Any) -> dp.ItemSet:
+    fields = {"seeds": case.seeds, "timestamps": case.timestamps, **({"recent": case.windows} if case.windows else {})}
+    return dp.ItemSet(tuple(torch.from_numpy(by_type[of]) for by_type in fields.values()), names=tuple(fields))
 
 
 def can_be_sampled(case: Case) -> bool:
@@ -174,6 +183,7 @@ def by_twin(case: Case) -> Trees:
         disjoint=case.disjoint,
         rule=case.rule,
         timestamps={of: times.tolist() for of, times in case.timestamps.items()},
+        windows={of: windows.tolist() for of, windows in case.windows.items()} or None,
     )
 
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from twin import EdgeType, Stream, grows, sums_of, weighted_draw
-from twin_trees import Relation, Rule, Trees, is_eligible
+from twin import EdgeType, Stream, sums_of, weighted_draw
+from twin_trees import Relation, Rule, Trees, picks_of
 
 MOST_TRIES = 1024
 COLUMNS = {"src": [0], "dst": [1], "both": [0, 1]}
@@ -65,25 +65,22 @@ def is_new(pair: list[int], positive: list[int], edges: Collection[tuple[int, in
 
 
 def edges_among(
-    trees: Trees, relations: Mapping[EdgeType, Relation], of: EdgeType, rule: Rule, time_of: Callable[[int], int]
+    trees: Trees,
+    relations: Mapping[EdgeType, Relation],
+    of: EdgeType,
+    rule: Rule,
+    moment_of: Callable[[Any], tuple[int, int | None]],
 ) -> list[tuple[int, int, int]]:
-    """The edges of a type among the nodes: (local source, local destination, edge id), by destination and position."""
+    """The edges of a type among the nodes: (local source, local destination, edge id), by destination and position.
+    `moment_of` gives the time and the window of a group.
+    """
     src, _, dst = of
     relation = relations[of]
     local = {node: i for i, node in enumerate(zip(trees.groups[src], trees.nodes[src], strict=True))}
     found = []
     for place, (group, v) in enumerate(zip(trees.groups[dst], trees.nodes[dst], strict=True)):
-        begin, end = int(relation.indptr[v]), int(relation.indptr[v + 1])
-        sums = None if relation.weights is None else sums_of(relation.weights[begin:end])
-        for p in range(begin, end):
-            if sums is not None and not grows(sums, p - begin):
-                continue
-            if (
-                rule.temporal
-                and relation.times is not None
-                and not is_eligible(relation.times[p], time_of(group), rule)
-            ):
-                continue
+        time, window = moment_of(group)
+        for p in picks_of(relation, v, -1, 0, 0, time, rule._replace(window=window)):
             if (group, int(relation.indices[p])) in local:
                 edge_id = p if relation.edge_ids is None else int(relation.edge_ids[p])
                 found.append((local[group, int(relation.indices[p])], place, edge_id))

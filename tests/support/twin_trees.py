@@ -31,14 +31,14 @@ class Rule(NamedTuple):
     temporal: bool = False
     strategy: str = "uniform"
     inclusive: bool = False
-    window: int | None = None
+    window: int | None = None  # of seeds without one of their own
 
 
 class Trees(NamedTuple):
-    """What is sampled: `groups` has for each local id the tree, or the time where there are no trees."""
+    """What is sampled: `groups` has for each local id the tree, or (time, window) where there are no trees."""
 
     nodes: dict[str, list[int]]
-    groups: dict[str, list[int]]
+    groups: dict[str, list[Any]]
     batch: dict[str, list[int]] | None
     compacted_seeds: dict[Any, list[list[int]]]
     hops: list[dict[EdgeType, Hop]]
@@ -55,15 +55,16 @@ def is_eligible(times: Sequence[int], t: int, rule: Rule) -> bool:
 
 
 def picks_of(relation: Relation, v: int, fanout: int, key: int, stream: int, t: int | None, rule: Rule) -> list[int]:
-    """Section 3.3, by weights 3.1: the positions that are drawn among the in-edges of v."""
+    """Section 3.3: the positions that are drawn among the in-edges of v."""
     begin, end = int(relation.indptr[v]), int(relation.indptr[v + 1])
-    if relation.weights is not None:
-        picks = choose_weighted(relation.weights[begin:end], fanout, rule.replace, Stream(key, v, stream))
-        return [begin + offset for offset in picks]
     eligible = list(range(begin, end))
     if rule.temporal:
         assert t is not None
         eligible = [p for p in eligible if relation.times is None or is_eligible(relation.times[p], t, rule)]
+    if relation.weights is not None:
+        assert rule.strategy == "uniform"
+        weights = [relation.weights[p] for p in eligible]
+        return [eligible[offset] for offset in choose_weighted(weights, fanout, rule.replace, Stream(key, v, stream))]
     if rule.strategy == "uniform":
         return [eligible[offset] for offset in choose(len(eligible), fanout, rule.replace, Stream(key, v, stream))]
     assert not rule.replace
@@ -84,16 +85,17 @@ def sample_trees(
     disjoint: bool,
     rule: Rule,
     timestamps: Mapping[Any, Sequence[int]] | None = None,
+    windows: Mapping[Any, Sequence[int]] | None = None,
 ) -> Trees:
     """Sections 4.5 and 4.6. `fanouts` is in hop order, hop 0 first; a missing edge type is 0.
 
-    `seeds` has rows of ids by node type or by edge type, `timestamps` a time for each row. `key_of(hop, ordinal)` is
-    the hop key of an edge type.
+    `seeds` has rows of ids by node type or by edge type, `timestamps` a time for each row, `windows` a window for each
+    row if these have their own. `key_of(hop, ordinal)` is the hop key of an edge type.
     """
-    nodes: dict[str, list[tuple[int, int]]] = {node_type: [] for node_type in node_types}  # (group, id)
-    local_ids: dict[str, dict[tuple[int, int], int]] = {node_type: {} for node_type in node_types}
+    nodes: dict[str, list[tuple[Any, int]]] = {node_type: [] for node_type in node_types}  # (group, id)
+    local_ids: dict[str, dict[tuple[Any, int], int]] = {node_type: {} for node_type in node_types}
 
-    def local_id(node_type: str, group: int, v: int) -> int:
+    def local_id(node_type: str, group: Any, v: int) -> int:
         known = local_ids[node_type]
         if (group, v) not in known:
             known[group, v] = len(nodes[node_type])
@@ -101,7 +103,7 @@ def sample_trees(
         return known[group, v]
 
     row_of_tree: list[int] = []
-    time_of_tree: list[int] = []
+    moment_of_tree: list[tuple[int, int | None]] = []  # time and window
     num_rows = 0
     compacted_seeds: dict[Any, list[list[int]]] = {}
     for of in sorted(seeds):
@@ -110,12 +112,12 @@ def sample_trees(
             compacted_seeds[of].append([])
             for column, v in enumerate(row):
                 node_type = of if isinstance(of, str) else of[2 if column == 1 else 0]
-                time = None if timestamps is None else int(timestamps[of][place])
-                group = len(row_of_tree) if disjoint else time
-                assert group is not None
+                time = 0 if timestamps is None else int(timestamps[of][place])
+                moment = time, rule.window if windows is None else int(windows[of][place])
+                group = len(row_of_tree) if disjoint else moment
                 compacted_seeds[of][-1].append(local_id(node_type, group, int(v)))
                 row_of_tree.append(num_rows)
-                time_of_tree.append(0 if time is None else time)
+                moment_of_tree.append(moment)
             num_rows += 1
     edge_types = sorted(relations)
     sampled = [edge_type for edge_type in edge_types if any(fanout.get(edge_type, 0) != 0 for fanout in fanouts)]
@@ -131,8 +133,9 @@ def sample_trees(
             for place in range(found_before[dst]):
                 if frontier == "all" or place >= found_before_last_hop[dst]:
                     group, v = nodes[dst][place]
-                    stream, time = (group, time_of_tree[group]) if disjoint else (0, group)
-                    for p in picks_of(relation, v, fanout.get(edge_type, 0), key, stream, time, rule):
+                    stream, (time, window) = (group, moment_of_tree[group]) if disjoint else (0, group)
+                    own_rule = rule._replace(window=window)
+                    for p in picks_of(relation, v, fanout.get(edge_type, 0), key, stream, time, own_rule):
                         block.indices.append(local_id(src, group, int(relation.indices[p])))
                         block.edge_ids.append(p if relation.edge_ids is None else int(relation.edge_ids[p]))
                 block.indptr.append(len(block.indices))

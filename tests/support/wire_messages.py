@@ -74,6 +74,11 @@ def a_draw_by_time() -> DrawRequest:
     return replace(a_draw_of_trees(), times=times, choice=choice)
 
 
+def a_draw_with_windows() -> DrawRequest:
+    windows = {of: ids.long() * 2**59 for of, ids in a_draw().ids.items()}
+    return replace(a_draw_by_time(), windows=windows, choice=ByTime("at", None, window_field="recent"))
+
+
 def digests_of_times() -> DigestRequest:
     return DigestRequest((("author", "knows", "author"), WRITES), ByTime("at", "since"))
 

@@ -94,5 +94,5 @@ def _sum(where: str, edge_type: Any, of_parts: Sequence[list[str] | None]) -> li
 def _is_entry(value: Any) -> bool:
     if value is None:
         return True
-    is_list = isinstance(value, list) and 1 <= len(value) <= 2
+    is_list = isinstance(value, list) and 1 <= len(value) <= 3
     return is_list and all(isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in value)

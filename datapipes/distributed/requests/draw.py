@@ -24,9 +24,10 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.arrow_reading import BadMessage
 from datapipes.distributed.wire.envelope import Meant, columns_of, own_values, request_header
 from datapipes.graph.choice import CHOICE, UNIFORM, Choice
+from datapipes.graph.hops import misfit
 from datapipes.partition.native.part import Part
 
-COLUMNS = ("ids", "streams", "times")  # of the rows of a request
+COLUMNS = ("ids", "streams", "times", "windows")  # of the rows of a request
 _NAMES = ("ids", "draws", "replace", "edge_ids")  # in the header of each request
 _INT64_BYTES = 8
 
@@ -93,6 +94,7 @@ class DrawRequest(Request[Drawn]):
         streams: {destination type: uint32 [n]}, for each id the number of the random stream to draw from. None: stream
             0 for all ids.
         times: {destination type: int64 [n]}, the time of each id. None: in-edges are not drawn by time.
+        windows: {destination type: int64 [n]}, the time window of each id. None: `choice` has the window, if any.
         choice: how in-edges are drawn, for example uniformly or by weights.
     """
 
@@ -104,6 +106,7 @@ class DrawRequest(Request[Drawn]):
     streams: dict[NodeType | None, Tensor] | None = None
     times: dict[NodeType | None, Tensor] | None = None
     choice: Choice = UNIFORM
+    windows: dict[NodeType | None, Tensor] | None = None
 
     def answered_by(self, part: Part, *, num_threads: int = 1, go_on: GoOn | None = None) -> Drawn:
         if go_on is not None:
@@ -116,6 +119,7 @@ class DrawRequest(Request[Drawn]):
             num_threads=num_threads,
             streams=self.streams,
             times=self.times,
+            windows=self.windows,
             choice=self.choice,
         )
         return Drawn(*drawn)
@@ -243,13 +247,8 @@ class DrawRequest(Request[Drawn]):
         if any(one >= after for one, after in pairwise(drawn)):
             raise ValueError(f"the edge types of the draws are {shown(drawn)}; each comes once, in sorted order")
         self.choice.refuse_request(len(drawn), replace=self.replace, has_streams=self.streams is not None)
-        if self.choice.of_times != (self.times is not None):
-            have = (
-                "are drawn by time, but have no times"
-                if self.times is None
-                else "have times, but are not drawn by time"
-            )
-            raise ValueError(f"the rows {have}")
+        if found := misfit(self.choice, self.times, self.windows):
+            raise ValueError(found)
         missing = [draw.edge_type for draw in self.draws if ends_of(draw.edge_type)[1] not in self.ids]
         if missing:
             raise ValueError(f"there are no ids for the draw of {shown(missing[0])}")

@@ -16,7 +16,13 @@ from datapipes.distributed.wire.arrow_message import Message
 from datapipes.distributed.wire.refusals import BadRequest, OtherPartition
 
 PROTOCOL = 2  # version of the layout and meaning of messages
-_DTYPES = {"ids": (torch.int32, torch.int64), "streams": (torch.uint32,), "times": (torch.int64,)}  # of columns
+_INT64 = (torch.int64,)
+_DTYPES = {
+    "ids": (torch.int32, torch.int64),
+    "streams": (torch.uint32,),
+    "times": _INT64,
+    "windows": _INT64,
+}  # of columns
 
 
 class Meant(NamedTuple):
@@ -109,7 +115,7 @@ def columns_of(message: Message, kinds: tuple[str, ...], count: int) -> dict[str
     no other tensors.
 
     Args:
-        kinds: "ids", which may be followed by "streams" and "times".
+        kinds: "ids", which may be followed by "streams", "times" and "windows".
     Raises:
         ValueError: There are other columns, or a column has another dtype or length.
     """

@@ -22,6 +22,7 @@ from datapipes.base.types import EdgeType, NodeType, ends_of, of_type, type_in
 from datapipes.graph.arena import Place, attributes_of
 from datapipes.graph.choice import UNIFORM, Choice, Chosen, KeptRows, forms_of
 from datapipes.graph.graph import Graph, KeptTopology
+from datapipes.graph.hops import misfit
 from datapipes.partition.book import PartitionBook
 from datapipes.partition.native.arrays_folder import HOT
 from datapipes.partition.native.manifest import Manifest, opened_manifest
@@ -39,7 +40,7 @@ _MADE_ANEW = ("_arrays", "_versions", "_relations", "_node_attributes", "_own", 
 
 
 def _column_of(name: str, columns: Mapping[Any, Tensor] | None, node_type: Any, ids: Tensor) -> Any:
-    """Return the streams or times of the nodes `ids` as a NumPy array, after a check; None if `columns` is None."""
+    """Return the streams, times or windows of the nodes `ids` as a NumPy array, checked; None if `columns` is None."""
     if columns is None:
         return None
     column = columns.get(node_type)
@@ -319,21 +320,20 @@ class Part:
         num_threads: int = 1,
         streams: Tensor | None = None,
         times: Tensor | None = None,
+        windows: Tensor | None = None,
         choice: Choice = UNIFORM,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw in-edges of the part's own nodes; the result is bit-identical to a draw from the whole graph.
 
         Args:
-            ids: int32 or int64 [n], own nodes of the destination type; any order, repeats allowed (a repeat draws the
-                same).
+            ids: int32 or int64 [n], own nodes of the destination type; any order; a repeat draws the same.
             fanout: in-edges for each node, -1 for all.
             key: random key of the hop and edge type, uint64.
             replace: draw with replacement.
             edge_ids: whether to return the ids of the edges; this may cost one more cache miss for each edge.
             num_threads: threads of the kernel; the draws do not depend on it.
-            streams: uint32 [n], the random stream of each id: a node repeated with another stream draws anew; by
-                default 0.
-            times: int64 [n], the time of each node; only, and always, given for a `choice` that draws by time.
+            streams: uint32 [n], the random stream of each id, by default 0; a repeat with another stream draws anew.
+            times, windows: int64 [n], the time and the time window of each node; given if `choice` draws by them.
             choice: how in-edges are drawn, such as uniformly or by weights.
         Returns:
             A tuple of three.
@@ -357,6 +357,7 @@ class Part:
             num_threads=num_threads,
             streams=None if streams is None else {dst: streams},
             times=None if times is None else {dst: times},
+            windows=None if windows is None else {dst: windows},
             choice=choice,
         )
 
@@ -370,14 +371,14 @@ class Part:
         num_threads: int = 1,
         streams: Mapping[NodeType | None, Tensor] | None = None,
         times: Mapping[NodeType | None, Tensor] | None = None,
+        windows: Mapping[NodeType | None, Tensor] | None = None,
         choice: Choice = UNIFORM,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw in-edges of the part's own nodes along several edge types at once, as `draw` does along one.
 
         Args:
-            ids: {destination type: [n]}.
+            ids, streams, times, windows: {destination type: [n]}.
             draws: a tuple (edge type, fanout, key) for each draw, which is for all ids of the destination type.
-            streams, times: {destination type: [n]}.
             replace, edge_ids, num_threads: as for `draw`.
             choice: as for `draw`; if it has keys, there is one for each of `draws`, in their order.
         Returns:
@@ -385,9 +386,9 @@ class Part:
         Raises:
             As `draw` does.
         """
-        if (times is not None) != choice.of_times:
-            have = "are drawn by time, but have no times" if times is None else "have times, but are not drawn by time"
-            raise ValueError(f"Part.draw: the rows {have}. Pass times and a choice by time, or neither.")
+        if found := misfit(choice, times, windows):
+            raise ValueError(f"Part.draw: {found}. Pass the columns that the choice draws by, and no others.")
+        by_row = {"streams": streams, "times": times, "windows": windows}
         reads, topology = choice.reads, self._topology
         if topology is None or not topology.is_valid:
             counts = {kind: (count, len(self.node_ids(kind))) for kind, count in self._num_nodes.items()}
@@ -400,8 +401,7 @@ class Part:
                     self._node_numbers[self._node_type(node_type)],
                     self.own_nodes(node_type).rows(checked).numpy(),  # -1, which is refused: another part's node
                     checked.long().numpy(),
-                    _column_of("streams", streams, node_type, checked),
-                    _column_of("times", times, node_type, checked),
+                    *(_column_of(name, columns, node_type, checked) for name, columns in by_row.items()),
                 )
             )
         missing = [edge_types[number] for number in numbers if ends_of(edge_types[number])[1] not in ids]
@@ -435,7 +435,7 @@ class Part:
         """
         kind = self._edge_type(edge_type)
         if (reads, kind) not in self._kept:
-            reads.check(where, self, (kind,) if reads.every_type else self.edge_types)
+            reads.check(where, self, (kind,), self.edge_types)
         return self._kept.get(where, reads, kind, self._relations[kind])
 
     @property

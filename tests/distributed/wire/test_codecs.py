@@ -10,6 +10,7 @@ from wire_messages import (
     a_draw,
     a_draw_by_time,
     a_draw_of_trees,
+    a_draw_with_windows,
     digests_of_times,
     plain,
     some_facts,
@@ -42,6 +43,7 @@ from datapipes.graph.choice import UNIFORM
 from datapipes.graph.graph import EarliestNode, FoundEdges
 from datapipes.sampling.layer_neighbor_sampler import Numbered
 from datapipes.sampling.neighbor_sampler import ByWeight
+from datapipes.sampling.temporal_neighbor_sampler import ByTime
 
 MEANT = Meant(1, "0123456789abcdef", "fedcba9876543210")
 FACTS = some_facts()
@@ -59,6 +61,8 @@ REQUESTS = {
     "draw by time": replace(a_draw_by_time(), streams=None),
     "draw by time of trees": a_draw_by_time(),
     "draw by weight": replace(a_draw(), choice=ByWeight("größe")),
+    "draw by time and weight": replace(a_draw_by_time(), choice=ByTime("at", "since", prob_name="größe")),
+    "draw by time and windows": a_draw_with_windows(),
     "draw by number": replace(a_draw(), choice=BY_NUMBER, replace=False),
     "draw without types": DrawRequest(
         {None: torch.tensor([], dtype=torch.int64)}, (a_draw().draws[0]._replace(edge_type=None),)
@@ -175,6 +179,12 @@ def test_the_form_of_requests_does_not_change():
     assert [*a_draw_of_trees().to_message(MEANT).tensors] == ["ids.0", "ids.1", "streams.0", "streams.1"]
     by_weight = REQUESTS["draw by weight"].to_message(MEANT)
     assert by_weight.header["choice"] == {"by": "weight", "prob_name": "größe"}
+    windowed = a_draw_with_windows().to_message(MEANT)
+    assert windowed.header["columns"] == ["ids", "streams", "times", "windows"]
+    assert windowed.header["choice"] == {**CHOSEN_BY_TIME, "window_field": "recent"}
+    assert [*windowed.tensors][-2:] == ["windows.0", "windows.1"]
+    by_both = REQUESTS["draw by time and weight"].to_message(MEANT).header["choice"]
+    assert by_both == {**CHOSEN_BY_TIME, "node_time_attr": "since", "prob_name": "größe"}
     assert REQUESTS["draw by number"].to_message(MEANT).header["choice"] == CHOSEN_BY_NUMBER
 
 
@@ -240,6 +250,8 @@ def test_what_a_draw_refuses(refuses):
     for request in (
         replace(a_draw_by_time(), times=None),
         replace(a_draw_by_time(), choice=UNIFORM),
+        replace(a_draw_with_windows(), windows=None),
+        replace(a_draw_with_windows(), choice=a_draw_by_time().choice),
         replace(a_draw(), choice=BY_NUMBER.at(0, [0]), replace=False),
         replace(a_draw(), choice=BY_NUMBER),
         replace(a_draw_of_trees(), choice=BY_NUMBER, replace=False),
@@ -304,6 +316,9 @@ def test_what_a_choice_refuses(refuses):
         {**CHOSEN_BY_TIME, "time_window": -1},
         {**CHOSEN_BY_TIME, "time_window": 2**63},
         {**CHOSEN_BY_TIME, "time_window": True},
+        {**CHOSEN_BY_TIME, "time_window": 3, "window_field": "recent"},
+        {**CHOSEN_BY_TIME, "prob_name": None},
+        {**CHOSEN_BY_TIME, "prob_name": "w", "strategy": "last"},
     ):
         refuses(BadRequest, DrawRequest.from_message, "server", changed(draw, choice=choice))
         refuses(BadRequest, DigestRequest.from_message, "server", changed(digests, choice=choice))
@@ -398,8 +413,8 @@ def test_answers_that_do_not_fit_are_refused(refuses):
     for digests in (None, [], [None], [None, []], [None, "x"], [None, ["int64:0"]], [None, [7]]):
         message = DigestRequest.answer_to_message(digests)
         refuses(BadMessage, digests_of_times().answer_from_message, "client", message, FACTS)
-    three = DigestRequest.answer_to_message([None, ["x:" + "0" * 32] * 3])
-    refuses(BadMessage, digests_of_times().answer_from_message, "client", three, FACTS)
+    four = DigestRequest.answer_to_message([None, ["x:" + "0" * 32] * 4])
+    refuses(BadMessage, digests_of_times().answer_from_message, "client", four, FACTS)
     indptr, neighbors, edge_ids = DRAWN
     for change in (
         {"indptr": indptr[:-1]},

@@ -79,6 +79,7 @@ NODES = [
     {"num_neighbors": [-1, 2], "time_attr": "edge_time", "times": True},
     {"num_neighbors": [-1, -1], "time_attr": "time", "times": True, "time_window": 7},
     {"num_neighbors": [2, 2], "time_attr": "edge_time", "temporal_strategy": "last", "times": True},
+    {"num_neighbors": [3, 2], "weight_attr": "edge_weight", "time_attr": "edge_time", "times": True},
 ]
 LINKS = [
     {"num_neighbors": [-1, -1]},

@@ -125,6 +125,13 @@ CASES: dict[str, Case] = {
     "LABOR, types, both dependencies": layer(
         {"fanouts": [3, 2], "layer_dependency": True, "batch_dependency": 7}, typed=True
     ),
+    "LABOR by weight": layer({"fanouts": [4, -1, 2], **WEIGHTED}, dtype=torch.int32),
+    "LABOR by weight, batch dependency 7": layer(
+        {"fanouts": [4, 3], "batch_dependency": 7, **WEIGHTED}, weights=torch.float16
+    ),
+    "LABOR by weight, types": layer(
+        {"fanouts": [3, FEW], "layer_dependency": True, **WEIGHTED}, typed=True, weights=torch.bool
+    ),
     "trees": trees({"fanouts": [4, 3], **TREES}),
     "trees, frontier new, int32 ids": trees({"fanouts": [3, 3, 2], "frontier": "new", **TREES}, dtype=torch.int32),
     "trees of pairs": trees({"fanouts": [3, 2], **TREES}, links=True),
@@ -319,10 +326,15 @@ def sampled(
         fanout if isinstance(fanout, dict) else dict.fromkeys(relations, fanout)
         for fanout in reversed(options.get("fanouts", []))
     ]
+    weights = None
+    if "prob_name" in options:
+        weights = {name: weights_of(len(ids), case.weights)[ids].tolist() for name, (_, _, ids) in relations.items()}
     if case.stage == "sample_layer_neighbor":
-        dependencies = {name: value for name, value in case.options.items() if name != "fanouts"}
+        dependencies = {name: value for name, value in case.options.items() if name.endswith("_dependency")}
         layers = twin_layer.Layers(golden.SEED, golden.EPOCH, golden.INDEX, 1, **dependencies)
-        return twin_layer.sample_layer_neighbors(node_types, relations, seeds, fanouts=fanouts, layers=layers)
+        return twin_layer.sample_layer_neighbors(
+            node_types, relations, seeds, fanouts=fanouts, layers=layers, weights=weights
+        )
     if case.stage == "sample_in_subgraph" and case.typed:
         return twin_layer.sample_typed_in_subgraph(node_types, relations, seeds, options["edge_types"])
     if case.stage == "sample_in_subgraph":
@@ -339,9 +351,6 @@ def sampled(
             rule=rule_of(case),
             timestamps=timestamps,
         )
-    weights = None
-    if "prob_name" in options:
-        weights = {name: weights_of(len(ids), case.weights)[ids].tolist() for name, (_, _, ids) in relations.items()}
     draws = {"replace": options["replace"], "frontier": options["frontier"]}
     if case.typed:
         return twin.sample_typed_neighbors(

@@ -37,6 +37,7 @@ def of_typed_links(graph: dp.HeteroCSCGraph) -> dp.Stage:
 CHAINS = {
     "neighbors": (small_graph, lambda graph: sampled(graph=graph, frontier="new")),
     "layers": (small_graph, lambda graph: items().sample_layer_neighbor(graph, [3, 2], batch_dependency=2)),
+    "layers by weight": (weighted_graph, lambda graph: items().sample_layer_neighbor(graph, [3, 2], prob_name="w")),
     "weights": (weighted_graph, lambda graph: items().sample_neighbor(graph, [3, -1], prob_name="w", replace=True)),
     "times": (timed_graph, by_time),
     "links": (small_graph, of_links),

@@ -165,6 +165,10 @@ def negatives(typed: bool = False, dtype: torch.dtype = torch.int64, **options: 
     return pipe.sample_neighbor(graph, fanouts, return_edge_ids=not typed).exclude_seed_edges(**excluded)
 
 
+def in_batch(typed: bool = False, **options: Any) -> dp.Stage:
+    return items_of(Case({}, typed=typed, links=True)).sample_in_batch_negative(**options)
+
+
 def of_form(**options: Any) -> dp.Stage:
     case = Case({}, links=True, repeated=True)
     return items_of(case).sample_neighbor(graph_of(case).to_undirected(), [4, 3], return_edge_ids=True, **options)
@@ -191,6 +195,10 @@ CHAINS: dict[str, Callable[[], dp.Stage]] = {
         negatives, negative_ratio=2, form="rows", corrupt="src", src_weight=WEIGHT
     ),
     "links: times, strict": partial(negatives, negative_ratio=2, node_time_attr="multiples", strict=True),
+    "links: in batch": partial(in_batch, negative_ratio=1.5),
+    "links: types: in batch, rows of sources": partial(
+        in_batch, typed=True, negative_ratio=3, form="rows", corrupt="src"
+    ),
     "links: induced": partial(of_form, subgraph_type="induced"),
     "links: induced trees": partial(of_form, subgraph_type="induced", disjoint=True),
     "links: bidirectional": partial(of_form, subgraph_type="bidirectional"),

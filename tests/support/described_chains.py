@@ -34,6 +34,11 @@ def of_typed_links(graph: dp.HeteroCSCGraph) -> dp.Stage:
     return pipe.sample_neighbor(graph, [3, 2]).exclude_seed_edges(True, {"author:writes:paper": WRITTEN})
 
 
+def in_batch(graph: dp.HeteroCSCGraph) -> dp.Stage:
+    pipe = dp.ItemSampler(dp.HeteroItemSet({WRITES: dp.ItemSet(torch.arange(18).view(9, 2))}), 4, seed=1)
+    return pipe.sample_in_batch_negative(2, corrupt="src", form="rows").sample_neighbor(graph, [3, 2])
+
+
 CHAINS = {
     "neighbors": (small_graph, lambda graph: sampled(graph=graph, frontier="new")),
     "layers": (small_graph, lambda graph: items().sample_layer_neighbor(graph, [3, 2], batch_dependency=2)),
@@ -46,4 +51,5 @@ CHAINS = {
     "typed weights": (weighted_typed_graph, lambda graph: typed_sampled(graph=graph, prob_name="w")),
     "typed in-edges": (typed_graph, lambda graph: typed_items().sample_in_subgraph(graph, edge_types=[WRITES, CITES])),
     "typed links": (typed_graph, of_typed_links),
+    "links in batch": (typed_graph, in_batch),
 }

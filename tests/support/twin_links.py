@@ -57,6 +57,18 @@ def negatives(
     return found
 
 
+def in_batch_negatives(
+    pairs: Sequence[Sequence[int]], ratio: float, key: int, *, column: int, first_slot: int = 0
+) -> list[list[int]]:
+    """Section 4.12: the end in `column` is that of another pair."""
+    found = []
+    for slot, row in enumerate(positive_of(len(pairs), ratio)):
+        others = [other for other in range(len(pairs)) if other != row] or [row]
+        place = Stream(key, 0, first_slot + slot).bounded(len(others))
+        found.append([pairs[others[place]][column] if end == column else pairs[row][end] for end in (0, 1)])
+    return found
+
+
 def is_new(pair: list[int], positive: list[int], edges: Collection[tuple[int, int]] | None) -> bool:
     return edges is None or (tuple(pair) not in edges and pair != positive)
 

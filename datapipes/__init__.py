@@ -41,6 +41,7 @@ from datapipes.loader.prefetcher import Prefetcher
 from datapipes.minibatch.block import Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.minibatch.sparse_rows import SparseRows
+from datapipes.sampling.historical_negative_sampler import HistoricalNegativeSampler
 from datapipes.sampling.in_batch_negative_sampler import InBatchNegativeSampler
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
@@ -81,6 +82,7 @@ __all__ = [
     "GPUCachedFeature",
     "HeteroCSCGraph",
     "HeteroItemSet",
+    "HistoricalNegativeSampler",
     "InBatchNegativeSampler",
     "InSubgraphSampler",
     "ItemSampler",

@@ -169,6 +169,11 @@ def in_batch(typed: bool = False, **options: Any) -> dp.Stage:
     return items_of(Case({}, typed=typed, links=True)).sample_in_batch_negative(**options)
 
 
+def historical(typed: bool = False, **options: Any) -> dp.Stage:
+    case = Case({}, typed=typed, links=True, repeated=not typed, fields=("later",))
+    return items_of(case).sample_historical_negative(graph_of(case).reversed(), edge_time_attr="at", **options)
+
+
 def of_form(**options: Any) -> dp.Stage:
     case = Case({}, links=True, repeated=True)
     return items_of(case).sample_neighbor(graph_of(case).to_undirected(), [4, 3], return_edge_ids=True, **options)
@@ -199,6 +204,8 @@ CHAINS: dict[str, Callable[[], dp.Stage]] = {
     "links: types: in batch, rows of sources": partial(
         in_batch, typed=True, negative_ratio=3, form="rows", corrupt="src"
     ),
+    "links: historical": partial(historical, negative_ratio=3),
+    "links: types: historical, rows": partial(historical, typed=True, negative_ratio=2, form="rows"),
     "links: induced": partial(of_form, subgraph_type="induced"),
     "links: induced trees": partial(of_form, subgraph_type="induced", disjoint=True),
     "links: bidirectional": partial(of_form, subgraph_type="bidirectional"),

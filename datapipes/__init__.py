@@ -41,6 +41,8 @@ from datapipes.loader.prefetcher import Prefetcher
 from datapipes.minibatch.block import Block, SampledSubgraph
 from datapipes.minibatch.minibatch import MiniBatch
 from datapipes.minibatch.sparse_rows import SparseRows
+from datapipes.sampling.historical_negative_sampler import HistoricalNegativeSampler
+from datapipes.sampling.in_batch_negative_sampler import InBatchNegativeSampler
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.induced_subgraph_sampler import InducedSubgraphSampler, SubgraphNorms, measure_norms
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
@@ -84,6 +86,8 @@ __all__ = [
     "GPUCachedFeature",
     "HeteroCSCGraph",
     "HeteroItemSet",
+    "HistoricalNegativeSampler",
+    "InBatchNegativeSampler",
     "InSubgraphSampler",
     "InducedSubgraphSampler",
     "ItemSampler",

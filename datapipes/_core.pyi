@@ -121,7 +121,13 @@ class Weights:
 
 class Layers:
     def __init__(
-        self, *, dependency: int, until_next: int, next_keys: list[list[int]], offset_keys: list[list[int]]
+        self,
+        *,
+        dependency: int,
+        until_next: int,
+        next_keys: list[list[int]],
+        offset_keys: list[list[int]],
+        weights: Sequence[RowSums | None] = ...,  # one for each sampled relation; empty: without weights
     ) -> None: ...
 
 Choice = EdgeTimes | Weights | Layers  # for type checkers only

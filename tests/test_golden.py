@@ -127,6 +127,13 @@ CASES: dict[str, Case] = {
     "LABOR, types, both dependencies": layer(
         {"fanouts": [3, 2], "layer_dependency": True, "batch_dependency": 7}, typed=True
     ),
+    "LABOR by weight": layer({"fanouts": [4, -1, 2], **WEIGHTED}, dtype=torch.int32),
+    "LABOR by weight, batch dependency 7": layer(
+        {"fanouts": [4, 3], "batch_dependency": 7, **WEIGHTED}, weights=torch.float16
+    ),
+    "LABOR by weight, types": layer(
+        {"fanouts": [3, FEW], "layer_dependency": True, **WEIGHTED}, typed=True, weights=torch.bool
+    ),
     "trees": trees({"fanouts": [4, 3], **TREES}),
     "trees, frontier new, int32 ids": trees({"fanouts": [3, 3, 2], "frontier": "new", **TREES}, dtype=torch.int32),
     "trees of pairs": trees({"fanouts": [3, 2], **TREES}, links=True),
@@ -170,6 +177,15 @@ def negatives(typed: bool = False, dtype: torch.dtype = torch.int64, **options: 
     return pipe.sample_neighbor(graph, fanouts, return_edge_ids=not typed).exclude_seed_edges(**excluded)
 
 
+def in_batch(typed: bool = False, **options: Any) -> dp.Stage:
+    return items_of(Case({}, typed=typed, links=True)).sample_in_batch_negative(**options)
+
+
+def historical(typed: bool = False, **options: Any) -> dp.Stage:
+    case = Case({}, typed=typed, links=True, repeated=not typed, fields=("later",))
+    return items_of(case).sample_historical_negative(graph_of(case).reversed(), edge_time_attr="at", **options)
+
+
 def of_form(**options: Any) -> dp.Stage:
     case = Case({}, links=True, repeated=True)
     return items_of(case).sample_neighbor(graph_of(case).to_undirected(), [4, 3], return_edge_ids=True, **options)
@@ -207,6 +223,12 @@ CHAINS: dict[str, Callable[[], dp.Stage]] = {
         negatives, negative_ratio=2, form="rows", corrupt="src", src_weight=WEIGHT
     ),
     "links: times, strict": partial(negatives, negative_ratio=2, node_time_attr="multiples", strict=True),
+    "links: in batch": partial(in_batch, negative_ratio=1.5),
+    "links: types: in batch, rows of sources": partial(
+        in_batch, typed=True, negative_ratio=3, form="rows", corrupt="src"
+    ),
+    "links: historical": partial(historical, negative_ratio=3),
+    "links: types: historical, rows": partial(historical, typed=True, negative_ratio=2, form="rows"),
     "links: induced": partial(of_form, subgraph_type="induced"),
     "links: induced trees": partial(of_form, subgraph_type="induced", disjoint=True),
     "links: bidirectional": partial(of_form, subgraph_type="bidirectional"),
@@ -358,10 +380,15 @@ def sampled(
         fanout if isinstance(fanout, dict) else dict.fromkeys(relations, fanout)
         for fanout in reversed(options.get("fanouts", []))
     ]
+    weights = None
+    if "prob_name" in options:
+        weights = {name: weights_of(len(ids), case.weights)[ids].tolist() for name, (_, _, ids) in relations.items()}
     if case.stage == "sample_layer_neighbor":
-        dependencies = {name: value for name, value in case.options.items() if name != "fanouts"}
+        dependencies = {name: value for name, value in case.options.items() if name.endswith("_dependency")}
         layers = twin_layer.Layers(golden.SEED, golden.EPOCH, golden.INDEX, 1, **dependencies)
-        return twin_layer.sample_layer_neighbors(node_types, relations, seeds, fanouts=fanouts, layers=layers)
+        return twin_layer.sample_layer_neighbors(
+            node_types, relations, seeds, fanouts=fanouts, layers=layers, weights=weights
+        )
     if case.stage == "sample_in_subgraph" and case.typed:
         return twin_layer.sample_typed_in_subgraph(node_types, relations, seeds, options["edge_types"])
     if case.stage == "sample_in_subgraph":

@@ -101,11 +101,17 @@ struct GivenWeights {
   void check(std::size_t, std::size_t num_relations) const {
     if (relations.size() != num_relations) throw std::invalid_argument("give weights, or None, for each sampled relation.");
   }
-  Policy policy(const DrawOf& draw, const Uniform& uniform) const {
+  // Returns null for a relation that is drawn uniformly.
+  const RowSums* sums(const DrawOf& draw) const {
     const auto& of = relations[draw.relation];
-    if (!of) return uniform;
+    if (!of) return nullptr;
     check_row_sums(of->sums(), draw.num_rows, draw.num_edges);
-    return Weighted{uniform.fanout, uniform.replace, uniform.key, of->sums()};
+    return &of->sums();
+  }
+  Policy policy(const DrawOf& draw, const Uniform& uniform) const {
+    const RowSums* const of = sums(draw);
+    if (of == nullptr) return uniform;
+    return Weighted{uniform.fanout, uniform.replace, uniform.key, *of};
   }
 };
 
@@ -114,8 +120,10 @@ struct GivenLayers {
   using Keys = std::vector<std::vector<std::uint64_t>>;
   std::uint32_t dependency, until_next;
   Keys next_keys, offset_keys;  // of each sampled relation of each hop; empty where the dependency is 1
+  GivenWeights weights;         // of no relations: without weights
 
   void check(std::size_t num_hops, std::size_t num_relations) const {
+    if (!weights.relations.empty()) weights.check(num_hops, num_relations);
     if (dependency == 1) return;
     for (const Keys* const keys : {&next_keys, &offset_keys}) {
       const bool fits = std::all_of(keys->begin(), keys->end(), [&](const auto& hop) { return hop.size() == num_relations; });
@@ -129,7 +137,8 @@ struct GivenLayers {
     if (dependency > 1)
       keys.next_key = next_keys[draw.hop][draw.relation], keys.offset_key = offset_keys[draw.hop][draw.relation];
     keys.wide = draw.num_sources > std::int64_t{1} << 32;
-    return Labor{uniform.fanout, keys};
+    const RowSums* const sums = weights.relations.empty() ? nullptr : weights.sums(draw);
+    return Labor{uniform.fanout, keys, sums == nullptr ? RowSums{} : *sums};
   }
 };
 
@@ -191,12 +200,13 @@ inline void bind_choices(py::module_& m) {
            py::arg("relations"));
   py::class_<GivenLayers>(m, "Layers")
       .def(py::init([](std::uint32_t dependency, std::uint32_t until_next, GivenLayers::Keys next_keys,
-                       GivenLayers::Keys offset_keys) {
+                       GivenLayers::Keys offset_keys, std::vector<std::shared_ptr<ArrayRowSums>> weights) {
              if (dependency < 1 || dependency >= std::uint32_t{1} << 31 || until_next < 1 || until_next > dependency)
                throw std::invalid_argument("dependency must be in [1, 2^31 - 1], and until_next in [1, dependency].");
-             return GivenLayers{dependency, until_next, std::move(next_keys), std::move(offset_keys)};
+             return GivenLayers{dependency, until_next, std::move(next_keys), std::move(offset_keys), {std::move(weights)}};
            }),
-           py::kw_only(), py::arg("dependency"), py::arg("until_next"), py::arg("next_keys"), py::arg("offset_keys"));
+           py::kw_only(), py::arg("dependency"), py::arg("until_next"), py::arg("next_keys"), py::arg("offset_keys"),
+           py::arg("weights") = std::vector<std::shared_ptr<ArrayRowSums>>{});
 }
 
 }  // namespace datapipes

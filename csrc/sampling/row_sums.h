@@ -13,9 +13,11 @@
 // infinite, and on rows that do not fit the values. `what` names the weights in the message. Touches no Python object.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string>
 
 #include "common/buffer.h"
@@ -28,7 +30,18 @@ struct RowSums {
   std::span<const double> sums;
   std::span<const double> coarse;
   std::span<const std::int64_t> drawable;
+
+  std::int64_t drawable_of(std::int64_t row, std::int64_t degree) const {
+    return drawable.empty() ? degree : std::clamp<std::int64_t>(drawable[static_cast<std::size_t>(row)], 0, degree);
+  }
+  [[gnu::always_inline]] void prefetch_drawable(std::int64_t row) const {
+    if (!drawable.empty()) __builtin_prefetch(&drawable[static_cast<std::size_t>(row)]);
+  }
 };
+
+[[noreturn]] inline void throw_bad_sums() {
+  throw std::invalid_argument("weights: the sums of a row changed while they were drawn from. Leave them as they are.");
+}
 
 struct OwnedRowSums {
   Buffer<double> sums, coarse;

@@ -30,14 +30,9 @@ struct Weighted {
   std::uint64_t key;  // hop_key(...)
   RowSums sums;
 
-  std::int64_t drawable(const Row& row) const {
-    if (sums.drawable.empty()) return row.degree;
-    return std::clamp<std::int64_t>(sums.drawable[static_cast<std::size_t>(row.number)], 0, row.degree);
-  }
+  std::int64_t drawable(const Row& row) const { return sums.drawable_of(row.number, row.degree); }
   RowPlan plan(const Row& row) const { return {row.begin, row.degree, pick_count(drawable(row), fanout, replace)}; }
-  [[gnu::always_inline]] void prefetch(std::int64_t row) const {
-    if (!sums.drawable.empty()) __builtin_prefetch(&sums.drawable[static_cast<std::size_t>(row)]);
-  }
+  [[gnu::always_inline]] void prefetch(std::int64_t row) const { sums.prefetch_drawable(row); }
 
   class Scratch {
    public:
@@ -367,10 +362,6 @@ struct Weighted {
         rest_[i] = total;
       }
       return total > 0;
-    }
-
-    [[noreturn]] static void throw_bad_sums() {
-      throw std::invalid_argument("weights: the sums of a row changed while they were drawn from. Leave them as they are.");
     }
 
     std::array<Job, kMostPicks> jobs_;

@@ -1,11 +1,16 @@
 // test_labor.cpp: all code paths for numbers of sources agree with the streams, and the picks agree with a sort.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "random/exponential.h"
 #include "random/philox.h"
 #include "sampling/labor.h"
+#include "sampling/row_sums.h"
 #include "sampling/sample_hop.h"
 #include "sampling/smallest.h"
 #include "sampling/source_numbers.h"
@@ -164,6 +169,67 @@ void a_hop_takes_the_in_edges_of_the_smallest_numbers() {
                sample_hop<Id>(RowView<Id>{indptr, corrupt, 3'000}, seeds, Labor{5, {11, 12, 13, 1, 1, false}}));
 }
 
+void the_exponential_numbers_are_logarithms_and_grow() {
+  Stream stream(3, 4);
+  Words words{0, 1, 2, 3, 0xFFFFFFFF, 0xFFFFFFFE};
+  for (int bit = 1; bit < 32; ++bit)
+    for (const std::uint32_t near : {0u, 1u, 2u}) words.push_back((1u << bit) - near), words.push_back(near - (1u << bit));
+  for (int i = 0; i < 20'000; ++i) words.push_back(stream.word());
+  for (const std::uint32_t word : words) {
+    const double wanted = -std::log1p(-(word + 0.5) / 4294967296.0);
+    CHECK(std::abs(exponential(word) - wanted) <= 1e-14 * wanted);
+    CHECK(word == 0 || exponential(word - 1) < exponential(word));
+  }
+}
+
+template <class Id>
+void by_weight_a_hop_takes_the_in_edges_of_the_smallest_keys() {
+  Ints indptr{0};
+  std::vector<Id> indices;
+  std::vector<float> weights;
+  Stream stream(8, 9);
+  for (const std::int64_t degree : {0, 1, 5, 20, 63, 64, 65, 300, 5000, 0, 40}) {
+    for (std::int64_t i = 0; i < degree; ++i) {
+      indices.push_back(static_cast<Id>(stream.bounded(3'000)));
+      const auto weight = static_cast<float>(stream.bounded(8));
+      weights.push_back(degree == 40 ? 0.0f : weight * weight);
+    }
+    indptr.push_back(std::ssize(indices));
+  }
+  const auto sums = make_row_sums("weights", indptr, std::as_bytes(std::span(weights)), WeightType::kFloat32);
+  const RowSums view{{sums.sums.data(), static_cast<std::size_t>(sums.sums.size())},
+                     {sums.coarse.data(), static_cast<std::size_t>(sums.coarse.size())},
+                     {sums.drawable.data(), static_cast<std::size_t>(sums.drawable.size())}};
+  Ints seeds(indptr.size() - 1);
+  std::iota(seeds.begin(), seeds.end(), 0);
+  const SourceKeys keys{11, 12, 13, 1, 1, false};
+  for (const std::int64_t fanout : {-1, 0, 1, 5, 100, 4000}) {
+    Ints wanted;
+    for (std::size_t row = 0; row < seeds.size(); ++row) {
+      std::vector<std::pair<double, std::int64_t>> found;
+      for (std::int64_t at = indptr[row]; at < indptr[row + 1]; ++at) {
+        const auto i = static_cast<std::size_t>(at);
+        const double e = exponential(source_number(keys, static_cast<std::uint64_t>(indices[i])));
+        if (weights[i] > 0) found.emplace_back(e / weights[i], at);  // sums of small integers are exact
+      }
+      std::sort(found.begin(), found.end());
+      if (fanout >= 0 && fanout < std::ssize(found)) found.resize(static_cast<std::size_t>(fanout));
+      Ints of_row;
+      for (const auto& each : found) of_row.push_back(each.second);
+      std::sort(of_row.begin(), of_row.end());
+      wanted.insert(wanted.end(), of_row.begin(), of_row.end());
+    }
+    for (const int threads : {1, 7}) {
+      const auto found = sample_hop<Id>(RowView<Id>{indptr, indices, 3'000}, seeds, Labor{fanout, keys, view}, threads);
+      CHECK(wanted == Ints(found.positions.data(), found.positions.data() + found.positions.size()));
+    }
+  }
+  auto fallen = std::vector<double>(view.sums.begin(), view.sums.end());
+  std::fill(fallen.begin(), fallen.end(), 1.0);
+  CHECK_THROWS(std::invalid_argument,
+               sample_hop<Id>(RowView<Id>{indptr, indices, 3'000}, seeds, Labor{5, keys, {fallen, view.coarse, view.drawable}}));
+}
+
 }  // namespace
 
 SUITE(test_labor) {
@@ -171,6 +237,8 @@ SUITE(test_labor) {
   RUN(a_rejected_offset_is_drawn_again);
   RUN(the_smallest_are_those_of_a_sort);
   RUN_FOR_BOTH_IDS(a_hop_takes_the_in_edges_of_the_smallest_numbers);
+  RUN(the_exponential_numbers_are_logarithms_and_grow);
+  RUN_FOR_BOTH_IDS(by_weight_a_hop_takes_the_in_edges_of_the_smallest_keys);
 }
 
 }  // namespace datapipes

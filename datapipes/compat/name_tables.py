@@ -319,7 +319,7 @@ KEYWORDS: Table = {
     "LayerNeighborSampler": {
         **dict.fromkeys(("num_neighbors", "fanout"), _FANOUTS),
         "replace": "leave it out: a node picks each in-edge at most once",
-        **dict.fromkeys(("prob_name", "weight_attr"), "leave it out: in-edges are equally likely"),
+        "weight_attr": "pass the name of an edge attribute as prob_name",
         **dict.fromkeys(("importance", "importance_sampling"), _IMPORTANCE),
         "disjoint": "leave it out: the nodes of a hop agree on what they pick, so there are no trees",
     },

@@ -43,6 +43,8 @@ from datapipes.features.feature_fetcher import FeatureFetcher
 from datapipes.features.feature_store import FeatureStore, feature_text
 from datapipes.graph.graph import Graph
 from datapipes.minibatch.sparse_rows import SparseRows
+from datapipes.sampling.historical_negative_sampler import HistoricalNegativeSampler
+from datapipes.sampling.in_batch_negative_sampler import InBatchNegativeSampler
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
@@ -248,8 +250,9 @@ _BUILD = "build_chain"
 _STAGES: dict[str, type[Stage]] = {
     functional_name(cls): cls
     for cls in (
-        *(ItemSampler, UniformNegativeSampler, NeighborSampler, LayerNeighborSampler, TemporalNeighborSampler),
-        *(InSubgraphSampler, SeedEdgeExcluder, FeatureFetcher),
+        *(ItemSampler, UniformNegativeSampler, InBatchNegativeSampler, HistoricalNegativeSampler),
+        *(NeighborSampler, LayerNeighborSampler, TemporalNeighborSampler, InSubgraphSampler),
+        *(SeedEdgeExcluder, FeatureFetcher),
     )
 }
 _MOST_NESTED = 8  # depth of values within values

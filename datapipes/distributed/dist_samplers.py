@@ -159,8 +159,8 @@ class DistLayerNeighborSampler(SamplerOverParts, LayerNeighborSampler):
 
     Args:
         dist_graph: the partitioned graph that DistGraph.connect returned.
-        fanouts, layer_dependency, batch_dependency, return_edge_ids, frontier, subgraph_type, reverse_etypes_mapping,
-            concurrency: as for sample_layer_neighbor.
+        fanouts, prob_name, layer_dependency, batch_dependency, return_edge_ids, frontier, subgraph_type,
+            reverse_etypes_mapping, concurrency: as for sample_layer_neighbor.
     Raises:
         The errors of sample_layer_neighbor. While sampling, also errors of requests to the servers (listed at
         DistGraph.connect). Each error has a note with the stage, the minibatch and the part.

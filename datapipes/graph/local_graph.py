@@ -267,10 +267,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return indptr.diff()
 
     def out_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
-        """Return the number of out-edges of each source node, int64 [num_nodes of src]. Reads all edges.
-
-        Raises:
-            TypeError, ValueError: There is no such edge type, or the graph is corrupt.
+        """Return the number of out-edges of each source node, int64 [num_nodes of src]. Reads all edges. Raise TypeError
+        or ValueError if there is no such edge type, or the graph is corrupt.
         """
         indices = self.relation(edge_type).indices
         count = self.num_nodes_of(ends_of(type_in("out_degrees", "edge", edge_type, self.edge_types))[0])
@@ -344,8 +342,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
     def has_edges(self, pairs: Tensor, edge_type: EdgeType | str | None = None) -> FoundEdges:
         checked_type = type_in("has_edges", "edge", edge_type, self.edge_types)
         sources, destinations = ends_of_pairs(pairs)
-        num_sources = self.num_nodes_of(ends_of(checked_type)[0])
-        return edges_in_rows(self.relation(checked_type), destinations, sources, num_sources)
+        src, _ = ends_of(checked_type)
+        return edges_in_rows(self.relation(checked_type), destinations, sources, self.num_nodes_of(src))
 
     def _node_times(self, name: str, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         return self.node_attributes_of(node_type)[name][ids]

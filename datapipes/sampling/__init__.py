@@ -1,5 +1,7 @@
 """Samplers: stages that draw the neighborhood of the seeds."""
 
+from datapipes.sampling.historical_negative_sampler import HistoricalNegativeSampler
+from datapipes.sampling.in_batch_negative_sampler import InBatchNegativeSampler
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
 from datapipes.sampling.induced_subgraph_sampler import InducedSubgraphSampler, SubgraphNorms, measure_norms
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
@@ -16,6 +18,8 @@ from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
 
 __all__ = [
+    "HistoricalNegativeSampler",
+    "InBatchNegativeSampler",
     "InSubgraphSampler",
     "InducedSubgraphSampler",
     "LayerNeighborSampler",

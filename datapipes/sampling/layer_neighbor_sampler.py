@@ -2,8 +2,9 @@
 
 Every source gets a random number, and a node takes the in-edges of the sources with the smallest numbers. The class
 ByNumber is this rule; docs/semantics.md, section 3.2, fixes the draws. The number of a source depends on a key and its
-id alone, so all parts agree on the number. Each node picks uniformly, but nodes with a common source tend to pick that
-source together, so a minibatch has fewer input nodes.
+id alone, so all parts agree on the number. Each node picks uniformly, or by the weights of its in-edges (kept as sums,
+those of ByWeight), but nodes with a common source tend to pick that source together, so a minibatch has fewer input
+nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from datapipes import _core
 from datapipes.base.checks import check_bool, check_int, shown
-from datapipes.base.records import Count, Form, list_of, whole
+from datapipes.base.records import OMITTED, Count, Form, list_of, whole
 from datapipes.base.rng import RngKey
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
@@ -22,6 +23,7 @@ from datapipes.graph.choice import Choice
 from datapipes.graph.graph import Graph
 from datapipes.sampling.choice_sampler import ChoiceSampler
 from datapipes.sampling.fanouts import Fanout
+from datapipes.sampling.neighbor_sampler import ByWeight
 
 __all__ = ["LayerNeighborSampler"]
 
@@ -32,14 +34,19 @@ KeyPairs = tuple[tuple[int, int], ...]  # for each edge type: (key of the next g
 
 @dataclass(frozen=True)
 class ByNumber(Choice):
-    """Draw the in-edges whose sources have the smallest random numbers.
+    """Draw the in-edges whose sources have the smallest random numbers, or by weight those with the smallest keys.
 
     Attributes:
-        layer_dependency, batch_dependency: see LayerNeighborSampler.
+        layer_dependency, batch_dependency, prob_name: see LayerNeighborSampler.
     """
 
     layer_dependency: bool = False
     batch_dependency: int = 1
+    prob_name: str | None = None
+
+    @property
+    def reads(self) -> ByWeight | None:
+        return None if self.prob_name is None else ByWeight(self.prob_name)
 
     def keyed(
         self, rng: RngKey, num_hops: int, edge_numbers: Sequence[int], source_numbers: Sequence[int]
@@ -55,10 +62,11 @@ class ByNumber(Choice):
         if self.batch_dependency > 1:
             both = zip(keys(generation + 1), keys(0), strict=True)
             pairs = tuple(tuple(zip(*hop, strict=True)) for hop in both)
-        return keys(generation), Numbered(self.batch_dependency, self.batch_dependency - place, pairs)
+        return keys(generation), Numbered(self.batch_dependency, self.batch_dependency - place, pairs, self.prob_name)
 
     def fingerprint(self, digests: Mapping[Any, list[str] | None]) -> dict[str, Any]:
-        return {"layer_dependency": self.layer_dependency, "batch_dependency": self.batch_dependency}
+        weights = {} if self.reads is None else self.reads.fingerprint(digests)
+        return {"layer_dependency": self.layer_dependency, "batch_dependency": self.batch_dependency, **weights}
 
 
 def _read_keys(name: str, value: Any) -> tuple[KeyPairs, ...]:
@@ -95,18 +103,28 @@ class Numbered(Choice):
         until_next: sources with offset >= until_next have their number of the next generation.
         keys: for each hop and edge type, the key of the next generation, and the key that decides the offset of a
             source; empty if the dependency is 1. (The key of the present generation is sent with each draw.)
+        prob_name: the edge attribute with the weights; None without weights.
     """
 
     dependency: Annotated[int, whole(1, _MAX_DEPENDENCY)] = 1
     until_next: Count = 1
     keys: Annotated[tuple[KeyPairs, ...], _KEYS] = ()
+    prob_name: Annotated[str | None, OMITTED] = None
 
     by: ClassVar[str] = "number"
+
+    @property
+    def reads(self) -> ByWeight | None:
+        return None if self.prob_name is None else ByWeight(self.prob_name)
 
     def kernel(self, arguments: list[Any]) -> _core.Layers:
         next_keys, offset_keys = ([[pair[i] for pair in hop] for hop in self.keys] for i in range(2))
         return _core.Layers(
-            dependency=self.dependency, until_next=self.until_next, next_keys=next_keys, offset_keys=offset_keys
+            dependency=self.dependency,
+            until_next=self.until_next,
+            next_keys=next_keys,
+            offset_keys=offset_keys,
+            weights=[] if self.prob_name is None else arguments,
         )
 
     def refuse_contradictions(self) -> None:
@@ -131,13 +149,16 @@ class LayerNeighborSampler(ChoiceSampler):
 
     Each source node has a random number, and a node picks the in-edges whose sources have the smallest numbers. So
     nodes with a common source tend to pick it together, and minibatches are smaller. A node has as many picks as with
-    `sample_neighbor`, each in-edge with the same probability. The sampler reads all in-edges of a node with more
-    in-edges than the fanout. It never draws with replacement.
+    `sample_neighbor`, each in-edge with the same probability as there. The sampler reads all in-edges of a node with
+    more in-edges than the fanout. It never draws with replacement.
 
     Args:
         graph: the CSCGraph, HeteroCSCGraph or DistGraph to sample from. If the graph has types, the seeds have types
             too (HeteroItemSet).
         fanouts: in-edges drawn per node, as for sample_neighbor.
+        prob_name: name of an edge attribute: weights or a mask, as for sample_neighbor. An in-edge then has the key
+            e / weight, where e is an exponential number that grows with the number of its source, and a node takes the
+            in-edges with the smallest keys. None: no weights.
         layer_dependency: True: a source has the same random number in all hops, so hops share more nodes. False: it has
             another number in each hop.
         batch_dependency: for how many minibatches a source keeps its random number, 1 to 2**31 - 1. 1: a source has
@@ -164,6 +185,7 @@ class LayerNeighborSampler(ChoiceSampler):
         graph: Graph,
         fanouts: Sequence[Fanout],
         *,
+        prob_name: str | None = None,
         layer_dependency: bool = False,
         batch_dependency: int = 1,
         return_edge_ids: bool = False,
@@ -172,13 +194,14 @@ class LayerNeighborSampler(ChoiceSampler):
         reverse_etypes_mapping: Mapping[Any, Any] | None = None,
         concurrency: int | None = None,
     ) -> None:
+        self.prob_name = prob_name
         self.layer_dependency = check_bool(self.name, "layer_dependency", layer_dependency)
         self.batch_dependency = check_int(self.name, "batch_dependency", batch_dependency, 1, _MAX_DEPENDENCY)
         super().__init__(
             source,
             graph,
             fanouts,
-            ByNumber(self.layer_dependency, self.batch_dependency),
+            ByNumber(self.layer_dependency, self.batch_dependency, prob_name),
             return_edge_ids=return_edge_ids,
             frontier=frontier,
             subgraph_type=subgraph_type,
@@ -188,4 +211,5 @@ class LayerNeighborSampler(ChoiceSampler):
 
     def _describe_choice(self) -> dict[str, Any]:
         batches = self.batch_dependency if self.batch_dependency > 1 else None
-        return {"layer_dependency": self.layer_dependency or None, "batch_dependency": batches}
+        dependencies = {"layer_dependency": self.layer_dependency or None, "batch_dependency": batches}
+        return {"prob_name": self.prob_name, **dependencies}

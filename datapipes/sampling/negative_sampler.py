@@ -53,11 +53,13 @@ class Wanted(NamedTuple):
         positives: ids [P, 2].
         places: the _Places, which say to which positive each negative belongs.
         times: [P], the times of the positives; None without times.
+        first_slot: number of negatives of the edge types before this one.
     """
 
     positives: Tensor
     places: _Places
     times: Tensor | None
+    first_slot: int = 0
 
     @property
     def number(self) -> int:
@@ -103,7 +105,8 @@ class NegativeSampler(MiniBatchTransformer):
     ) -> None:
         super().__init__(source, fn)  # type: ignore[arg-type]  # called by `sample`
         refuse_padding_before(self.name, source)
-        if fn is None and type(self).sample is NegativeSampler.sample:
+        kind = type(self)
+        if fn is None and kind.sample is NegativeSampler.sample and kind._seeds is NegativeSampler._seeds:
             raise TypeError(
                 f"{self.name}: found neither fn nor a sample method; one is needed. Pass fn, define sample(pairs, rng, "
                 "edge_type, timestamps), or use sample_uniform_negative."
@@ -178,16 +181,18 @@ class NegativeSampler(MiniBatchTransformer):
         for kind in seeds:
             if not isinstance(kind, tuple):
                 raise ValueError(_no_pairs(self.name, f"seeds of the node type {shown(kind)}"))
-        times = times if isinstance(times, dict) else {}
-        return {
-            kind: self._wanted_of(f"seeds of {shown(kind)}", seeds[kind], times.get(kind)) for kind in sorted(seeds)
-        }
+        times, first = times if isinstance(times, dict) else {}, 0
+        wanted = {}
+        for kind in sorted(seeds):
+            wanted[kind] = self._wanted_of(f"seeds of {shown(kind)}", seeds[kind], times.get(kind), first)
+            first += wanted[kind].number
+        return wanted
 
-    def _wanted_of(self, name: str, seeds: Any, times: Any) -> Wanted:
+    def _wanted_of(self, name: str, seeds: Any, times: Any, first_slot: int = 0) -> Wanted:
         pairs = check_seeds(self.name, name, seeds)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ValueError(_no_pairs(self.name, f"{name} of shape {list(pairs.shape)}"))
-        return Wanted(pairs, self._places_of(int(pairs.shape[0])), times)
+        return Wanted(pairs, self._places_of(int(pairs.shape[0])), times, first_slot)
 
     def _places_of(self, count: int) -> _Places:
         places = self._places.get(count)

@@ -36,7 +36,7 @@ MOST_TRIES = 1024  # for a negative
 MOST_OPEN = 2**12  # negatives whose later tries are drawn together, in at most 250 MB
 
 
-class _Drawing(NamedTuple):
+class Drawing(NamedTuple):
     """How the negatives of one edge type are drawn.
 
     Attributes:
@@ -114,10 +114,15 @@ class UniformNegativeSampler(NegativeSampler):
             for key, item_set in getattr(items, "item_sets", {None: items}).items():
                 if self._has_times(self._checked_type(key)) and "timestamps" not in item_set.names:
                     raise self._no_times()
-        asks = graph._in_parts and (self.strict or self.times is not None)
+        asks = graph._in_parts and self._asks
         self.asynchronous = asks and not hides_own(self, UniformNegativeSampler, "sample", "transform")
         if not self.asynchronous:
             self.concurrency = 1
+
+    @property
+    def _asks(self) -> bool:
+        """Whether negatives depend on answers of the graph."""
+        return self.strict or self.times is not None
 
     def sample(self, pairs: Tensor, rng: RngKey, edge_type: EdgeType | None, timestamps: Tensor | None) -> Tensor:
         return answered(self.graph, self._steps(pairs, rng, edge_type, timestamps))
@@ -139,7 +144,7 @@ class UniformNegativeSampler(NegativeSampler):
 
     def _seeds(self, wanted: Wanted, rng: RngKey, edge_type: Any) -> Tensor:
         is_overridden = type(self).sample is not UniformNegativeSampler.sample
-        if self.strict or self.times is not None or self.form == "rows" or is_overridden:
+        if self._asks or self.form == "rows" or is_overridden:
             return super()._seeds(wanted, rng, edge_type)
         # The first try for each negative is allowed: one call of the core replaces the steps.
         edge_type, positives = self._checked_type(edge_type), wanted.positives
@@ -170,7 +175,7 @@ class UniformNegativeSampler(NegativeSampler):
         if any(num_nodes > INT32_MAX for _, _, (num_nodes, _) in drawn):
             pairs = pairs.long()
         negatives, slots = pairs.clone(), torch.arange(len(pairs))
-        drawing = _Drawing(edge_type, key, drawn, times if has_times else None)
+        drawing = Drawing(edge_type, key, drawn, times if has_times else None)
         left = yield from self._round(drawing, pairs, negatives, slots, 0, 1)
         for some in torch.split(left, MOST_OPEN):  # bounds the memory of a round of many tries
             first, count = 1, 2
@@ -182,7 +187,7 @@ class UniformNegativeSampler(NegativeSampler):
         return negatives
 
     def _round(
-        self, drawing: _Drawing, pairs: Tensor, negatives: Tensor, slots: Tensor, first: int, count: int
+        self, drawing: Drawing, pairs: Tensor, negatives: Tensor, slots: Tensor, first: int, count: int
     ) -> Asking[Tensor]:
         """A generator that draws the tries `first` to `first + count - 1` for some negatives, and writes the first
         allowed one to `negatives`.
@@ -211,7 +216,7 @@ class UniformNegativeSampler(NegativeSampler):
         return slots[~done]
 
     def _allowed(
-        self, drawing: _Drawing, tries: Tensor, positives: Tensor, times: Tensor | None
+        self, drawing: Drawing, tries: Tensor, positives: Tensor, times: Tensor | None
     ) -> Asking[Tensor | None]:
         """A generator that yields questions to the graph, and at the end returns bool [n]: whether each try may be a
         negative of its positive at its time. None: all tries may.
@@ -230,7 +235,7 @@ class UniformNegativeSampler(NegativeSampler):
             allowed = new if allowed is None else allowed & new
         return allowed
 
-    def _last_resort(self, drawing: _Drawing, pairs: Tensor, left: Tensor) -> Asking[Tensor]:
+    def _last_resort(self, drawing: Drawing, pairs: Tensor, left: Tensor) -> Asking[Tensor]:
         """A generator that finds negatives for the rows `left` of `pairs`, for which no try was allowed. It yields
         questions to the graph.
 
@@ -260,7 +265,7 @@ class UniformNegativeSampler(NegativeSampler):
 
     def _ends(self, edge_type: Any) -> list[tuple[int, Any, tuple[int, Any]]]:
         """Return which ends of a negative of this edge type are drawn, and from which nodes: the entries of
-        `_Drawing.drawn`.
+        `Drawing.drawn`.
         """
         drawn = []
         for column in self._columns:

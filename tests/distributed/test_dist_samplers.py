@@ -76,6 +76,14 @@ ROWS = {
         graph=weighted_graph,
     ),
     "layers": Row("sample_layer_neighbor", [[3, 2]], LAYERS, {"batch_dependency": 4}, "DistLayerNeighborSampler"),
+    "layers by weight": Row(
+        "sample_layer_neighbor",
+        [[3, 2]],
+        {**LAYERS, "prob_name": "w"},
+        {"prob_name": None},
+        "DistLayerNeighborSampler",
+        graph=weighted_graph,
+    ),
     "times": Row(
         "temporal_sample_neighbor",
         [[3, 2]],
@@ -437,6 +445,7 @@ ANY_OPTIONS = {
     "sample_layer_neighbor": {
         "layer_dependency": st.booleans(),
         "batch_dependency": st.sampled_from([1, 2, 5, 2**31 - 1]),
+        "prob_name": st.sampled_from([None, "w"]),
         "frontier": FRONTIER,
         "return_edge_ids": st.booleans(),
     },
@@ -470,6 +479,7 @@ TREES = {"disjoint": True, "return_edge_ids": True}
         ("sample_layer_neighbor", [FANOUTS], {}),
         ("sample_layer_neighbor", [FANOUTS], {"layer_dependency": True}),
         ("sample_layer_neighbor", [FANOUTS], {"batch_dependency": 4}),
+        ("sample_layer_neighbor", [[2, 3]], WEIGHTED),
         ("sample_in_subgraph", [], {"edge_types": None, "return_edge_ids": True}),
         ("sample_in_subgraph", [], {"edge_types": [CITES, WRITES], "return_edge_ids": True}),
     ],

@@ -1,7 +1,9 @@
-"""LayerNeighborSampler: equal to the twin; picks are uniform, and shared between nodes, hops and minibatches."""
+"""LayerNeighborSampler: equal to the twin; picks are uniform or by weight, and shared between nodes, hops and
+minibatches.
+"""
 
 import math
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from pipelines import assert_no_bit_changes, graph_of, items, small_graph, start
 from strategies import csc_graphs, rng_seeds, typed_graphs, typed_seeds
 from twin import Neighborhood
 from twin_cases import by_hop, expect_the_twin, typed_fanouts, typed_graph_of, typed_set_of
-from typed_pipelines import CITES, FANOUTS, WRITES, typed_graph, typed_items
+from typed_pipelines import CITES, WRITES, typed_graph, typed_items
+from weights import weighted_graph, weighted_typed_graph, weights_for
 
 import datapipes as dp
 
@@ -29,9 +32,9 @@ def contract_chain() -> dp.Stage:
 
 
 def contract_forms() -> tuple[dp.Stage, dp.Stage]:
-    options = {"layer_dependency": True, "batch_dependency": 3, "frontier": "new", "return_edge_ids": True}
-    functional = typed_items().sample_layer_neighbor(typed_graph(), FANOUTS, **options)
-    return functional, dp.LayerNeighborSampler(typed_items(), typed_graph(), FANOUTS, **options)
+    options = {"layer_dependency": True, "batch_dependency": 3, "frontier": "new", "prob_name": "w"}
+    functional = typed_items().sample_layer_neighbor(weighted_typed_graph(), [2, 3], **options)
+    return functional, dp.LayerNeighborSampler(typed_items(), weighted_typed_graph(), [2, 3], **options)
 
 
 @given(st.data(), csc_graphs(min_nodes=1), rng_seeds, st.integers(0, 2**32 - 1))
@@ -39,11 +42,14 @@ def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
     fanouts = data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3))
     dependencies, frontier = data.draw(DEPENDENCIES), data.draw(st.sampled_from(["all", "new"]))
     edge_ids = np.arange(arrays.num_edges)[::-1].copy() if data.draw(st.booleans()) else None
-    graph = dp.CSCGraph(*arrays, edge_ids=edge_ids)
+    weights = data.draw(st.none() | weights_for(arrays.num_edges))
+    by_weight = {} if weights is None else {"prob_name": "w"}
+    graph = dp.CSCGraph(*arrays, edge_ids=edge_ids, edge_attributes={} if weights is None else {"w": weights})
     ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=9))
     start = dp.ItemSampler(dp.ItemSet(torch.tensor(ids)), 4, shuffle=True, seed=rng_seed)
     pipe = start.transform(lambda minibatch: minibatch)  # the sampler then has ordinal 2
-    pipe = pipe.sample_layer_neighbor(graph, fanouts, frontier=frontier, return_edge_ids=True, **dependencies)
+    options = {"frontier": frontier, "return_edge_ids": True, **dependencies, **by_weight}
+    pipe = pipe.sample_layer_neighbor(graph, fanouts, **options)
     for minibatch in start_at(pipe, epoch):
         found = twin_layer.sample_layer_neighbors(
             [""],
@@ -52,6 +58,7 @@ def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
             fanouts=[{twin_layer.PLAIN: fanout} for fanout in reversed(fanouts)],
             layers=twin_layer.Layers(rng_seed, epoch, minibatch.index, 2, **dependencies),
             frontier=frontier,
+            weights=None if weights is None else {twin_layer.PLAIN: weights.tolist()},
         )
         if any(fanouts):
             hops = [blocks[twin_layer.PLAIN] for blocks in found.hops]
@@ -60,14 +67,19 @@ def test_the_stage_draws_what_the_twin_draws(data, arrays, rng_seed, epoch):
 
 @given(st.data(), typed_graphs(), rng_seeds)
 def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
-    graph = typed_graph_of(arrays)
+    weights = None
+    if data.draw(st.booleans()):
+        weights = {of: data.draw(weights_for(len(indices))) for of, (_, indices, _) in arrays.relations.items()}
+    graph = typed_graph_of(
+        arrays, **({} if weights is None else {"edge_attributes": {of: {"w": w} for of, w in weights.items()}})
+    )
     seeds = {of: ids for of, ids in data.draw(typed_seeds(arrays)).items() if ids}
     assume(seeds)
     fanouts = data.draw(typed_fanouts(graph))
     dependencies, frontier = data.draw(DEPENDENCIES), data.draw(st.sampled_from(["all", "new"]))
     start = dp.ItemSampler(typed_set_of(seeds), 5, shuffle=True, seed=rng_seed)
-    pipe = start.sample_layer_neighbor(graph, fanouts, frontier=frontier, return_edge_ids=True, **dependencies)
-    for minibatch in pipe:
+    options = {"frontier": frontier, "return_edge_ids": True, "prob_name": None if weights is None else "w"}
+    for minibatch in start.sample_layer_neighbor(graph, fanouts, **options, **dependencies):
         expected = twin_layer.sample_layer_neighbors(
             sorted(arrays.num_nodes),
             arrays.relations,
@@ -75,17 +87,20 @@ def test_the_stage_draws_what_the_twin_draws_with_types(data, arrays, rng_seed):
             fanouts=by_hop(fanouts, graph.edge_types),
             layers=twin_layer.Layers(rng_seed, 0, minibatch.index, 1, **dependencies),
             frontier=frontier,
+            weights=weights and {of: w.tolist() for of, w in weights.items()},
         )
         expect_the_twin(minibatch, expected)
 
 
-@pytest.mark.parametrize("dependency", [1, 7])
-def test_threads_and_workers_change_no_bit(dependency):
+@pytest.mark.parametrize("options", [{"batch_dependency": 1}, {"batch_dependency": 7}, {"prob_name": "w"}], ids=str)
+def test_threads_and_workers_change_no_bit(options):
     columns = [[(v * 31 + i * 7) % 1200 for i in range(v % 90)] for v in range(1200)]
 
     def chain() -> dp.Stage:
+        graph = graph_of(columns)
+        graph.edge_attributes["w"] = (torch.arange(graph.num_edges) % 11).half()
         start = dp.ItemSampler(dp.ItemSet(1200), 600, shuffle=True, seed=3)
-        return start.sample_layer_neighbor(graph_of(columns), [30, 20, 40], batch_dependency=dependency)
+        return start.sample_layer_neighbor(graph, [30, 20, 40], **options)
 
     assert next(iter(chain())).blocks[0].num_edges > 16_384  # for fewer picks no thread is woken (draw_hop.h)
     assert_no_bit_changes(chain)
@@ -146,6 +161,45 @@ def test_pairs_of_in_edges_are_picked_together_as_often_as_by_chance():
     counts = pairs[np.triu_indices(degree, 1)]
     share = fanout * (fanout - 1) / (degree * (degree - 1))
     assert np.abs(counts - trials * share).max() < 5 * math.sqrt(trials * share * (1 - share))
+
+
+def picks_by_weight(weights: list[float], fanout: int, trials: int) -> list[list[int]]:
+    """What a node with sources of these weights picks in each minibatch, as offsets."""
+    row = torch.arange(len(weights))
+    indptr = torch.tensor([0] + [len(weights)] * len(weights))
+    graph = dp.CSCGraph(indptr, row, edge_attributes={"w": torch.tensor(weights)})
+    pipe = dp.ItemSampler(dp.ItemSet(torch.zeros(trials, dtype=torch.int64)), 1, seed=11)
+    chain = pipe.sample_layer_neighbor(graph, [fanout], prob_name="w", return_edge_ids=True)
+    return [minibatch.blocks[0].edge_ids.tolist() for minibatch in chain]
+
+
+def test_by_weight_picks_have_the_law_of_successive_draws():
+    weights, trials = [1.0, 30.0, 0.0, 4.0, 10.0, 0.25], 4000
+    total = sum(weights)
+    firsts = np.bincount(np.concatenate(picks_by_weight(weights, 1, trials)), minlength=6)
+    expected = {(i,): w / total for i, w in enumerate(weights)}
+    pairs = {
+        (i, j): expected[i,] * weights[j] / (total - weights[i]) + expected[j,] * weights[i] / (total - weights[j])
+        for i, j in combinations(range(6), 2)
+    }
+    found = picks_by_weight(weights, 2, trials)
+    of_pairs = [sum(picks == [*pair] for picks in found) for pair in pairs]
+    for counts, shares in ((firsts, expected), (of_pairs, pairs)):
+        cells = [(count, trials * share) for count, share in zip(counts, shares.values(), strict=True)]
+        assert all(count == 0 for count, mean in cells if mean == 0)
+        statistic = sum((count - mean) ** 2 / mean for count, mean in cells if mean > 0)
+        assert 1e-4 < p_value(float(statistic), sum(mean > 0 for _, mean in cells) - 1) < 1 - 1e-4
+
+
+def test_equal_weights_pick_as_without_weights_and_a_mask_among_what_it_keeps():
+    for weights, kept in ((torch.full((200,), 0.5), small_graph()), (torch.arange(200) % 3 > 0, None)):
+        by_weight = items().sample_layer_neighbor(weighted_graph(weights), [3, 2], prob_name="w")
+        if kept is None:
+            graph, of_row = small_graph(), torch.arange(40).repeat_interleave(small_graph().indptr.diff())
+            columns = [graph.indices[weights & (of_row == v)].tolist() for v in range(40)]
+            kept = graph_of(columns)
+        plain = items().sample_layer_neighbor(kept, [3, 2])
+        assert [m.digest() for m in by_weight] == [m.digest() for m in plain]
 
 
 def test_nodes_with_the_same_sources_pick_the_same():
@@ -245,13 +299,19 @@ def test_what_a_layer_neighbor_sampler_refuses(refuses):
     refuses(IndexError, next, iter(typed.sample_layer_neighbor(typed_graph(), [{WRITES: 1, CITES: 1}])))
     corrupt = dp.CSCGraph(torch.tensor([0, 3]), torch.tensor([5, 5, 5]))
     refuses(ValueError, next, iter(dp.ItemSampler(dp.ItemSet(1), 1).sample_layer_neighbor(corrupt, [2])))
+    refuses(TypeError, sampler, graph, prob_name=1)
+    refuses(ValueError, sampler, graph, prob_name="w")
+    refuses(ValueError, sampler, weighted_graph(-torch.ones(200)), prob_name="w")
 
 
 def test_the_stage_tells_what_it_does():
     text = repr(contract_forms()[0])
     assert "layer_dependency=True" in text
     assert "batch_dependency=3" in text
-    assert "dependency" not in repr(items().sample_layer_neighbor(small_graph(), [2]))
+    assert "prob_name='w'" in repr(items().sample_layer_neighbor(weighted_graph(), [2], prob_name="w"))
+    plain = repr(items().sample_layer_neighbor(small_graph(), [2]))
+    assert "dependency" not in plain
+    assert "prob_name" not in plain
 
 
 def test_dependencies_belong_to_the_fingerprint(refuses):
@@ -259,3 +319,8 @@ def test_dependencies_belong_to_the_fingerprint(refuses):
     for options in ({"batch_dependency": 6}, {"batch_dependency": 7, "layer_dependency": True}):
         other = items().sample_layer_neighbor(small_graph(), [3, 2], return_edge_ids=True, **options)
         refuses(ValueError, other.load_state_dict, state)
+    by_weight = items().sample_layer_neighbor(
+        weighted_graph(), [3, 2], return_edge_ids=True, prob_name="w", batch_dependency=7
+    )
+    refuses(ValueError, by_weight.load_state_dict, state)
+    assert "weights_digest" not in contract_chain().fingerprint()

@@ -2,6 +2,7 @@
 
 import torch
 from pipelines import item_set, items, sampled, small_graph
+from timed_pipelines import timed_graph as edge_timed_graph
 from typed_pipelines import CITES, WRITES, WRITTEN, typed_graph, typed_items, typed_sampled
 from weights import weighted_graph, weighted_typed_graph
 
@@ -47,11 +48,22 @@ def drawn_typed_items(graph: dp.HeteroCSCGraph) -> dp.Stage:
     return dp.ItemSampler(dp.HeteroItemSet(sets), 4, weights="w", seed=1).sample_neighbor(graph, [3, 2])
 
 
+def in_batch(graph: dp.HeteroCSCGraph) -> dp.Stage:
+    pipe = dp.ItemSampler(dp.HeteroItemSet({WRITES: dp.ItemSet(torch.arange(18).view(9, 2))}), 4, seed=1)
+    return pipe.sample_in_batch_negative(2, corrupt="src", form="rows").sample_neighbor(graph, [3, 2])
+
+
+def historical(graph: dp.CSCGraph) -> dp.Stage:
+    links = dp.ItemSet((torch.arange(18).view(9, 2), torch.arange(9) * 9), names=("seeds", "timestamps"))
+    return dp.ItemSampler(links, 4, seed=1).sample_historical_negative(graph, 2, edge_time_attr="at")
+
+
 CHAINS = {
     "items by weight": (small_graph, drawn_items),
     "typed items by weight": (typed_graph, drawn_typed_items),
     "neighbors": (small_graph, lambda graph: sampled(graph=graph, frontier="new")),
     "layers": (small_graph, lambda graph: items().sample_layer_neighbor(graph, [3, 2], batch_dependency=2)),
+    "layers by weight": (weighted_graph, lambda graph: items().sample_layer_neighbor(graph, [3, 2], prob_name="w")),
     "weights": (weighted_graph, lambda graph: items().sample_neighbor(graph, [3, -1], prob_name="w", replace=True)),
     "times": (timed_graph, by_time),
     "links": (small_graph, of_links),
@@ -60,4 +72,6 @@ CHAINS = {
     "typed weights": (weighted_typed_graph, lambda graph: typed_sampled(graph=graph, prob_name="w")),
     "typed in-edges": (typed_graph, lambda graph: typed_items().sample_in_subgraph(graph, edge_types=[WRITES, CITES])),
     "typed links": (typed_graph, of_typed_links),
+    "links in batch": (typed_graph, in_batch),
+    "links of the past": (edge_timed_graph, historical),
 }

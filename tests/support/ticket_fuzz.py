@@ -67,7 +67,7 @@ class TicketFuzz:
             trees.to_message(meant),
             by_time.to_message(meant),
             replace(draw, choice=ByWeight("mask")).to_message(meant),
-            (replace(draw, choice=Numbered(3, 2, (((1, 2),),)))).to_message(meant),
+            (replace(draw, choice=Numbered(3, 2, (((1, 2),),), "mask"))).to_message(meant),
             rows.to_message(meant),
             hello_to_message(meant),
             (DigestRequest((None,), ByTime("time", None))).to_message(meant),

@@ -44,6 +44,34 @@ def smallest(numbers: Sequence[int], fanout: int) -> list[int]:
     return sorted(picks)
 
 
+def exponential(number: int) -> float:
+    """Section 3.2: -log(1 - u) of a number, by the series of the inverse hyperbolic tangent."""
+    rest = 2 * (twin.WORD - number) - 1
+    halvings = 0
+    while rest < 2 ** (32 - halvings):
+        halvings += 1
+    m = rest / 2.0 ** (33 - halvings)
+    s = (1.0 - m) / (1.0 + m)
+    series = 0.0
+    for power in reversed(range(16)):
+        series = series * (s * s) + 1.0 / (2 * power + 1)
+    return halvings * 0.6931471805599453 + 2.0 * s * series
+
+
+def smallest_keys(numbers: Sequence[int], weights: Sequence[Any], fanout: int) -> list[int]:
+    """Return the offsets of the picks by weight, as `smallest` does without."""
+    sums = twin.sums_of(weights)
+    drawable = [offset for offset in range(len(sums)) if twin.grows(sums, offset)]
+    keys = {}
+    for offset in drawable:
+        gain = sums[offset] - (sums[offset - 1] if offset > 0 else 0.0)
+        keys[offset] = exponential(numbers[offset]) / gain
+    picks: list[int] = []
+    while len(picks) < (len(drawable) if fanout == -1 else min(fanout, len(drawable))):
+        picks.append(min((offset for offset in drawable if offset not in picks), key=keys.__getitem__))
+    return sorted(picks)
+
+
 def sample_layer_neighbors(
     node_types: Sequence[str],
     relations: Relations,
@@ -52,8 +80,9 @@ def sample_layer_neighbors(
     fanouts: Sequence[Mapping[twin.EdgeType, int]],
     layers: Layers,
     frontier: str = "all",
+    weights: Mapping[twin.EdgeType, Sequence[Any]] | None = None,
 ) -> twin.TypedNeighborhood:
-    """Section 3.2 in the hops of section 4.1. `fanouts` and `seeds` are as for twin.sample_typed_neighbors."""
+    """Section 3.2 in the hops of section 4.1. The other arguments are as for twin.sample_typed_neighbors."""
     numbers: dict[tuple[int, int, int], int] = {}
 
     def number(t: int, hop: int, node_type: int) -> int:
@@ -65,9 +94,12 @@ def sample_layer_neighbors(
         indptr, indices, _ = relations[edge_type]
         begin, end = int(indptr[v]), int(indptr[v + 1])
         of_type = sorted(node_types).index(edge_type[0])
-        return [
-            begin + offset for offset in smallest([number(int(u), hop, of_type) for u in indices[begin:end]], fanout)
-        ]
+        of_sources = [number(int(u), hop, of_type) for u in indices[begin:end]]
+        if weights is None:
+            picks = smallest(of_sources, fanout)
+        else:
+            picks = smallest_keys(of_sources, weights[edge_type][begin:end], fanout)
+        return [begin + offset for offset in picks]
 
     return twin.typed_hops(node_types, relations, seeds, fanouts=fanouts, frontier=frontier, draw=draw)
 

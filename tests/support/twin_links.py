@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from twin import EdgeType, Stream, sums_of, weighted_draw
+from twin import EdgeType, Stream, choose, sums_of, weighted_draw
 from twin_trees import Relation, Rule, Trees, picks_of
 
 MOST_TRIES = 1024
@@ -54,6 +54,43 @@ def negatives(
             if not has_times or not is_new(pair, positive, edges):
                 raise ValueError(f"no negative for {positive}")
         found.append(pair)
+    return found
+
+
+def in_batch_negatives(
+    pairs: Sequence[Sequence[int]], ratio: float, key: int, *, column: int, first_slot: int = 0
+) -> list[list[int]]:
+    """Section 4.15: the end in `column` is that of another pair."""
+    found = []
+    for slot, row in enumerate(positive_of(len(pairs), ratio)):
+        others = [other for other in range(len(pairs)) if other != row] or [row]
+        place = Stream(key, 0, first_slot + slot).bounded(len(others))
+        found.append([pairs[others[place]][column] if end == column else pairs[row][end] for end in (0, 1)])
+    return found
+
+
+def historical_negatives(
+    pairs: Sequence[Sequence[int]],
+    times: Sequence[int],
+    ratio: int,
+    keys: tuple[int, int],
+    num_nodes: int,
+    edges: Sequence[tuple[int, int, int]],
+    one_type: bool = True,
+) -> list[list[int]]:
+    """Section 4.16. `edges` are (source, destination, time) in the order of the reversed graph, `keys` those of hops 0
+    and 1; `one_type` says whether sources and destinations are nodes of one type.
+    """
+    found = []
+    for i, ((u, v), t) in enumerate(zip(pairs, times, strict=True)):
+        history: list[int] = []
+        for source, x, at in edges:
+            if source == u and x != v and at < t and x not in history:
+                history.insert(0 if one_type and x == u else len(history), x)
+        taken = [history[offset] for offset in choose(len(history), ratio, False, Stream(keys[1], i))]
+        for slot in range(i * ratio + len(taken), (i + 1) * ratio):
+            taken.append(Stream(keys[0], 0, slot).bounded(num_nodes))
+        found += [[u, x] for x in taken]
     return found
 
 

@@ -68,7 +68,7 @@ class PartitionServer:
         mmap: True leaves the part on disk, see Part.open; False reads it into memory, so that answers take less time.
         chains: whether to make minibatches of chains that clients describe.
         stages: further classes of stages that such chains may have. Always allowed are ItemSampler, the samplers,
-            UniformNegativeSampler, SeedEdgeExcluder and FeatureFetcher.
+            the negative samplers, SeedEdgeExcluder and FeatureFetcher.
         items: {name: item set} that descriptions of chains may name.
         features: the features that such chains may fetch: names of attributes of the graph, a store, or {name: store}.
             By default chains may fetch no features.

@@ -186,6 +186,8 @@ def test_the_form_of_requests_does_not_change():
     by_both = REQUESTS["draw by time and weight"].to_message(MEANT).header["choice"]
     assert by_both == {**CHOSEN_BY_TIME, "node_time_attr": "since", "prob_name": "größe"}
     assert REQUESTS["draw by number"].to_message(MEANT).header["choice"] == CHOSEN_BY_NUMBER
+    by_number_and_weight = replace(REQUESTS["draw by number"], choice=replace(BY_NUMBER, prob_name="w"))
+    assert by_number_and_weight.to_message(MEANT).header["choice"] == {**CHOSEN_BY_NUMBER, "prob_name": "w"}
 
 
 def test_the_form_of_answers_does_not_change():
@@ -306,6 +308,8 @@ def test_what_a_choice_refuses(refuses):
         {**CHOSEN_BY_NUMBER, "keys": [[3]]},
         {**CHOSEN_BY_NUMBER, "keys": [[3, 2**64]]},
         {**CHOSEN_BY_NUMBER, "dependency": 1, "until_next": 1},
+        {**CHOSEN_BY_NUMBER, "prob_name": None},
+        {**CHOSEN_BY_NUMBER, "prob_name": 3},
         {"by": "weight", "prob_name": None},
         {**CHOSEN_BY_TIME, "more": 1},
         {**CHOSEN_BY_TIME, "edge_time_attr": None},

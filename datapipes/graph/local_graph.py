@@ -267,8 +267,8 @@ class LocalGraph(Pinnable, Hashed, Graph):
         return indptr.diff()
 
     def out_degrees(self, edge_type: EdgeType | str | None = None) -> Tensor:
-        """Return the number of out-edges of each source node, int64 [num_nodes of src]. Reads all edges. Raise TypeError
-        or ValueError if there is no such edge type, or the graph is corrupt.
+        """Return the number of out-edges of each source node, int64 [num_nodes of src]. Reads all edges. Raise
+        TypeError or ValueError if there is no such edge type, or the graph is corrupt.
         """
         indices = self.relation(edge_type).indices
         count = self.num_nodes_of(ends_of(type_in("out_degrees", "edge", edge_type, self.edge_types))[0])

@@ -81,11 +81,20 @@ def test_servers_give_the_minibatches_and_the_fingerprint_of_one_machine(
     assert ours.fingerprint() == whole.fingerprint()
 
 
-@pytest.mark.parametrize("local_part", [None, 1])
-def test_servers_give_the_walks_of_one_machine(graph, root, namebook, connected, local_part):
-    parts = connected(root, namebook, local_part=local_part)
-    options = {"walks_per_node": 2, "prob_name": "w", "p": 2.0**-40, "q": 2.0, "return_edge_ids": True}
-    whole, ours = (items().sample_random_walk(of, 5, **options) for of in (graph, parts))
+WALKS = {"walks_per_node": 2, "prob_name": "w", "p": 2.0**-40, "q": 2.0, "return_edge_ids": True}
+SUBGRAPHS = {
+    "sample_random_walk": lambda graph: items().sample_random_walk(graph, 5, **WALKS),
+    "sample_ppr": lambda graph: items().sample_ppr(graph, 9, subgraph_type="induced", disjoint=True),
+    "sample_pinsage": lambda graph: items().sample_pinsage(graph, [3, 5], 4, 3, 0.2),
+    "sample_shadow": lambda graph: items().sample_shadow(graph, [3, 2], return_edge_ids=True),
+    "sample_induced_subgraph": lambda graph: items().sample_induced_subgraph(graph),
+}
+
+
+@pytest.mark.parametrize("name", SUBGRAPHS)
+def test_servers_give_the_walks_and_subgraphs_of_one_machine(graph, root, namebook, connected, name):
+    local_part = None if name < "sample_q" else 1
+    whole, ours = (SUBGRAPHS[name](of) for of in (graph, connected(root, namebook, local_part=local_part)))
     assert digests(ours) == digests(whole)
     assert ours.fingerprint() == whole.fingerprint()
 

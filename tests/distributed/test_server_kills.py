@@ -3,6 +3,7 @@
 import pytest
 from amounts import ranked
 from parts_on_disk import a_graph, over, whole, write
+from pipelines import walked_and_ranked
 from warm_servers import Supervisor, WarmServer, supervised
 
 import datapipes as dp
@@ -45,6 +46,17 @@ def test_three_kills_in_an_epoch_change_nothing(graph, root, servers, connected,
     with dp.DataLoader(over(dist_graph), **LOADERS[loader]) as minibatches:
         assert epoch_with_kills(minibatches, used, every=26) == whole(graph)
     assert sum(server.kills for server in used) == kills + 3
+
+
+def test_kills_change_no_walks_and_no_subgraphs(graph, root, servers, connected):
+    addresses = dict(enumerate(server.address for server in servers))
+    dist_graph = connected(root, addresses, deadline=WAIT_S)
+    kills = sum(server.kills for server in servers)
+    source = dp.ItemSampler(dp.ItemSet(120), 4, shuffle=True, seed=3)
+    expected = [minibatch.digest() for minibatch in walked_and_ranked(source, graph)]
+    source = dp.ItemSampler(dp.ItemSet(120), 4, shuffle=True, seed=3)
+    assert epoch_with_kills(walked_and_ranked(source, dist_graph), servers, every=9) == expected
+    assert sum(server.kills for server in servers) == kills + 3
 
 
 @pytest.mark.parametrize("loader", ["0 workers", "2 processes"])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,12 @@ def sampled(source: dp.Stage | None = None, graph: dp.CSCGraph | None = None, **
 
 def fetched(source: dp.Stage | None = None) -> dp.FeatureFetcher:
     return (source or sampled()).fetch_feature(small_store(), ["feat"], ["weight"])
+
+
+def walked_and_ranked(source: dp.Stage, graph: Any) -> dp.Stage:
+    """Walks of node2vec, then the nodes with the largest PageRank, and the edges among them."""
+    pipe = source.sample_random_walk(graph, 3, walks_per_node=2, p=0.5, q=2.0)
+    return pipe.sample_ppr(graph, 5, eps=1e-3, subgraph_type="induced")
 
 
 def full_minibatch() -> dp.MiniBatch:

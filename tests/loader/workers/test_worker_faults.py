@@ -22,7 +22,7 @@ import torch
 import worker_stages as ws
 from amounts import amount, ranked
 from channels import damage_slots, descriptors_from_now, limited, lowest_free_descriptor
-from pipelines import BOUND_S, digests, fetched, items, sampled, small_store, wait_until
+from pipelines import BOUND_S, digests, fetched, items, sampled, small_graph, small_store, wait_until, walked_and_ranked
 from scripts import SUPPORT, ended
 from worker_ways import WITHOUT_SERVER, digests_of_worker_chain, way, worker_threads, workers
 
@@ -159,6 +159,7 @@ def test_a_thread_that_listens_leaves_the_exit_status_to_the_dispatcher():
 LONG_CHAINS = {
     "synchronous": lambda num_items: fetched(sampled(items(num_items))),
     "asynchronous": ws.asynchronous_chain,
+    "walks and ranks": lambda num_items: walked_and_ranked(items(num_items), small_graph()),
 }
 
 

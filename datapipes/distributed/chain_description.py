@@ -46,10 +46,13 @@ from datapipes.minibatch.sparse_rows import SparseRows
 from datapipes.sampling.historical_negative_sampler import HistoricalNegativeSampler
 from datapipes.sampling.in_batch_negative_sampler import InBatchNegativeSampler
 from datapipes.sampling.in_subgraph_sampler import InSubgraphSampler
+from datapipes.sampling.induced_subgraph_sampler import BYTES_PER_NODE, InducedSubgraphSampler
 from datapipes.sampling.layer_neighbor_sampler import LayerNeighborSampler
 from datapipes.sampling.neighbor_sampler import NeighborSampler
 from datapipes.sampling.node_values import NodeWeights
+from datapipes.sampling.random_walk_sampler import RandomWalkSampler
 from datapipes.sampling.seed_edge_excluder import SeedEdgeExcluder
+from datapipes.sampling.shadow_sampler import ShadowSampler
 from datapipes.sampling.temporal_neighbor_sampler import TemporalNeighborSampler
 from datapipes.sampling.uniform_negative_sampler import UniformNegativeSampler
 from datapipes.seeds.distributed_item_sampler import DistributedItemSampler
@@ -252,7 +255,7 @@ _STAGES: dict[str, type[Stage]] = {
     for cls in (
         *(ItemSampler, UniformNegativeSampler, InBatchNegativeSampler, HistoricalNegativeSampler),
         *(NeighborSampler, LayerNeighborSampler, TemporalNeighborSampler, InSubgraphSampler),
-        *(SeedEdgeExcluder, FeatureFetcher),
+        *(RandomWalkSampler, ShadowSampler, InducedSubgraphSampler, SeedEdgeExcluder, FeatureFetcher),
     )
 }
 _MOST_NESTED = 8  # depth of values within values
@@ -407,7 +410,8 @@ class ChainBuilder:
                 return _dict_of(where, all_of(values))
             case {"tensor": str(name), **others} if not others:
                 tensor = self._received(where, name)
-                self._hold(tensor.nbytes + tensor.is_floating_point() * BYTES_PER_WEIGHT * tensor.numel())
+                made = BYTES_PER_WEIGHT if tensor.is_floating_point() else BYTES_PER_NODE  # of weights, or clusters
+                self._hold(tensor.nbytes + made * tensor.numel())
                 return tensor.clone()
             case {"graph": name, **others} if not others:
                 return _offered(where, "graph", self._graph, name)

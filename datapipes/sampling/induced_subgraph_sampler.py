@@ -30,6 +30,8 @@ from datapipes.sampling.sampler import Sampler, nearest_before
 
 __all__ = ["InducedSubgraphSampler", "SubgraphNorms", "measure_norms"]
 
+BYTES_PER_NODE = 16  # that the order of nodes by cluster takes while it is computed
+
 
 @register_stage("sample_induced_subgraph")
 class InducedSubgraphSampler(ChoiceSampler):

@@ -188,10 +188,18 @@ class RandomWalkSampler(MiniBatchTransformer):
                 f"{self.name}: {len(ids)} seeds with {self.walks_per_node} walks each; at most 2^32 walks can be drawn "
                 "for a minibatch. Use a smaller batch_size."
             )
-        num_entries = len(ids) * self.walks_per_node * (self.walk_length + 1)
-        num_bytes = num_entries * (self.graph.index_dtype.itemsize + 8 * self.return_edge_ids)
-        check_memory(self.name, f"walks with {num_entries} nodes", num_bytes, "Use a smaller batch_size.")
+        num_nodes = len(ids) * self.walks_per_node * (self.walk_length + 1)
+        check_memory(self.name, f"walks with {num_nodes} nodes", self._bytes_of(len(ids)), "Use a smaller batch_size.")
         return ids
+
+    def bytes_for(self, minibatch: MiniBatch) -> int:
+        """Return the bytes of the walks of a minibatch."""
+        by_type: Any = minibatch.seeds if isinstance(minibatch.seeds, dict) else {None: minibatch.seeds}
+        return self._bytes_of(sum(len(ids) for ids in by_type.values()))
+
+    def _bytes_of(self, num_seeds: int) -> int:
+        num_nodes = num_seeds * self.walks_per_node * (self.walk_length + 1)
+        return num_nodes * (self.graph.index_dtype.itemsize + 8 * self.return_edge_ids)
 
     def _refuse_seeds(self, types: Collection[Any], ndim: int) -> None:
         """Raise ValueError if seeds of these types, or of so many dimensions, are no nodes at which walks begin."""

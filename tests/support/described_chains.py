@@ -58,6 +58,15 @@ def historical(graph: dp.CSCGraph) -> dp.Stage:
     return dp.ItemSampler(links, 4, seed=1).sample_historical_negative(graph, 2, edge_time_attr="at")
 
 
+def walks_of_papers(graph: dp.HeteroCSCGraph) -> dp.Stage:
+    papers = dp.ItemSampler(dp.HeteroItemSet({"paper": dp.ItemSet(40)}), 9, seed=5)
+    return papers.sample_random_walk(graph, 4, metapath=[WRITES, WRITTEN])
+
+
+def of_clusters(graph: dp.CSCGraph) -> dp.Stage:
+    return dp.ItemSampler(dp.ItemSet(5), 2).sample_induced_subgraph(graph, clusters=torch.arange(40) % 5)
+
+
 CHAINS = {
     "items by weight": (small_graph, drawn_items),
     "typed items by weight": (typed_graph, drawn_typed_items),
@@ -74,4 +83,8 @@ CHAINS = {
     "typed links": (typed_graph, of_typed_links),
     "links in batch": (typed_graph, in_batch),
     "links of the past": (edge_timed_graph, historical),
+    "walks": (small_graph, lambda graph: items().sample_random_walk(graph, 3, p=0.5, walks_per_node=2)),
+    "typed walks": (typed_graph, walks_of_papers),
+    "shadows": (weighted_graph, lambda graph: items().sample_shadow(graph, [3, 2], prob_name="w")),
+    "clusters": (small_graph, of_clusters),
 }

@@ -37,6 +37,7 @@ from datapipes.minibatch import MiniBatch
 from datapipes.processes.sharing import pack
 from datapipes.processes.start import context_of
 from datapipes.sampling.negative_sampler import NegativeSampler
+from datapipes.sampling.random_walk_sampler import RandomWalkSampler
 
 Key = tuple[int, int, int]  # producer, epoch, index
 BYTES_PER_SEED = 8
@@ -197,8 +198,8 @@ class _Bounded(Evaluator):
     """An Evaluator (which calls the stages for a minibatch) that raises an error if the minibatch gets too large or
     takes too long.
 
-    The size is checked before hops are sampled, before rows are fetched, and after each stage. The time is checked
-    after each stage.
+    The size is checked before hops and walks are sampled, before rows are fetched, and after each stage. The time is
+    checked after each stage.
     """
 
     def __init__(self, calls: Calls, most_bytes: int, most_s: float) -> None:
@@ -220,7 +221,7 @@ class _Bounded(Evaluator):
         return self._looked_at(await super()._await(stage, inputs, epoch, index), epoch, index)
 
     def _look_ahead(self, stage: StageBase, inputs: list[MiniBatch]) -> None:
-        if isinstance(stage, FeatureFetcher):
+        if isinstance(stage, (FeatureFetcher, RandomWalkSampler)):
             _refuse_bytes(inputs[0], stage.bytes_for(inputs[0]), self._most_bytes)
 
     def _looked_at(self, made: MiniBatch | None, epoch: int, index: int) -> MiniBatch | None:

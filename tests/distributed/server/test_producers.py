@@ -377,7 +377,7 @@ def test_a_minibatch_that_takes_too_long_ends(monkeypatch):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-# Features are refused before they are read, a hop before it is drawn.
+# Features are refused before they are read, hops and walks before they are drawn.
 @pytest.mark.parametrize(
     ("most_bytes", "make", "error", "text"),
     [
@@ -394,8 +394,9 @@ def test_a_minibatch_that_takes_too_long_ends(monkeypatch):
             r"\d+000 bytes; .* most 16384",
         ),
         (2**20, lambda _: sampled(fanouts=[2, 10**9], replace=True), MemoryError, r"hop 0 .* 1000000000, .* 1048576"),
+        (2**20, lambda _: items().sample_random_walk(small_graph(), 2**20), ValueError, r"33554464 bytes; .* 1048576"),
     ],
-    ids=["minibatch", "features", "hop"],
+    ids=["minibatch", "features", "hop", "walks"],
 )
 def test_a_minibatch_that_is_too_large_is_refused(num_workers, most_bytes, make, error, text):
     store = dp.FeatureStore({("node", None, "feat"): dp.TensorFeature(torch.zeros(40, 1000))})

@@ -16,8 +16,9 @@ namespace {
 constexpr std::uint64_t kWhole = std::uint64_t{1} << 62;
 constexpr std::int64_t kSeedsPerTurn = 4;   // of a thread
 constexpr std::int64_t kSeedsAtOnce = 128;  // over parts; each takes about a megabyte
-constexpr std::int64_t kAhead = 16;          // in-edges whose slots are prefetched
-constexpr std::size_t kRowsAhead = 32;       // nodes whose rows are
+constexpr std::int64_t kAhead = 16;         // in-edges whose slots are prefetched
+constexpr std::size_t kRowsAhead = 32;      // nodes whose offsets are
+constexpr std::size_t kDueAhead = 4;        // nodes whose in-edges are
 
 void check_options(const PprOptions& options) {
   if (options.keep < 1 || options.keep > std::uint64_t{1} << 32 || options.eps < std::uint64_t{1} << 22 || options.eps > kWhole ||
@@ -33,6 +34,12 @@ struct Row {
   std::int64_t degree = 0;
 };
 
+template <class Id>
+void prefetch_row(const Row<Id>& row) {
+  constexpr auto kIdsOfLine = static_cast<std::int64_t>(64 / sizeof(Id));
+  for (std::int64_t i = 0; i < std::min(row.degree, 8 * kIdsOfLine); i += kIdsOfLine) __builtin_prefetch(row.sources + i);
+}
+
 bool is_due(std::uint64_t residual, std::int64_t degree, std::uint64_t eps) {
   return static_cast<unsigned __int128>(eps) * static_cast<std::uint64_t>(std::max<std::int64_t>(degree, 1)) <= residual;
 }
@@ -41,7 +48,7 @@ bool is_due(std::uint64_t residual, std::int64_t degree, std::uint64_t eps) {
 class Push {
  public:
   void start(std::int64_t seed) {
-    slots_.assign(std::bit_ceil(std::max<std::size_t>(2 * entries_.size(), 1024)), 0);  // as the seed before needed
+    clear_slots(std::max<std::size_t>(2 * entries_.size(), 1024));  // as the seed before needed
     entries_.clear();
     touched_.clear();
     kept_.clear();
@@ -77,7 +84,9 @@ class Push {
         entry.mass += kept;
         entry.residual -= kept + share * static_cast<std::uint64_t>(row.degree);
       }
-      for (const auto& [number, row, share] : due) {
+      for (std::size_t d = 0; d < due.size(); ++d) {
+        if (d + kDueAhead < due.size()) prefetch_row(due[d + kDueAhead].row);
+        const auto& [number, row, share] = due[d];
         if (share == 0) continue;
         reserve(static_cast<std::size_t>(row.degree));
         num_edges += row.degree;
@@ -117,35 +126,46 @@ class Push {
     std::uint64_t share;
   };
 
-  std::size_t home(std::int64_t node) const {
-    return (static_cast<std::uint64_t>(node) * 0x9E3779B97F4A7C15u) >> (64 - std::countr_zero(slots_.size()));
-  }
+  struct Slot {
+    std::uint32_t number = 0;  // 1 + that of an entry; 0: empty
+    std::uint32_t low = 0;     // bits of its node, so that few other entries are read
+  };
+
+  std::size_t home(std::int64_t node) const { return (static_cast<std::uint64_t>(node) * 0x9E3779B97F4A7C15u) >> shift_; }
   // The slot that has a node, or else the empty one where it belongs.
   std::size_t slot_of(std::int64_t node) const {
     std::size_t slot = home(node);
-    while (slots_[slot] != 0 && entries_[slots_[slot] - 1].node != node) slot = (slot + 1) & (slots_.size() - 1);
+    const auto low = static_cast<std::uint32_t>(node);
+    while (slots_[slot].number != 0 && (slots_[slot].low != low || entries_[slots_[slot].number - 1].node != node))
+      slot = (slot + 1) & (slots_.size() - 1);
     return slot;
+  }
+  void clear_slots(std::size_t count) {
+    slots_.assign(std::bit_ceil(count), {});
+    shift_ = 64 - std::countr_zero(slots_.size());
   }
   void reserve(std::size_t more) {
     const std::size_t wanted = 2 * (entries_.size() + more);
     if (wanted <= slots_.size()) return;
-    slots_.assign(std::bit_ceil(wanted), 0);
-    for (std::size_t i = 0; i < entries_.size(); ++i) slots_[slot_of(entries_[i].node)] = static_cast<std::uint32_t>(i + 1);
+    clear_slots(wanted);
+    for (std::size_t i = 0; i < entries_.size(); ++i)
+      slots_[slot_of(entries_[i].node)] = {static_cast<std::uint32_t>(i + 1), static_cast<std::uint32_t>(entries_[i].node)};
   }
   void add(std::int64_t node, std::uint64_t share, std::uint64_t eps) {
-    std::uint32_t& slot = slots_[slot_of(node)];
-    if (slot == 0) {
+    Slot& slot = slots_[slot_of(node)];
+    if (slot.number == 0) {
       entries_.push_back({node, 0, 0, 0});
-      slot = static_cast<std::uint32_t>(entries_.size());
+      slot = {static_cast<std::uint32_t>(entries_.size()), static_cast<std::uint32_t>(node)};
     }
-    Entry& entry = entries_[slot - 1];
+    Entry& entry = entries_[slot.number - 1];
     entry.residual += share;
     if (entry.residual < eps || entry.round == round_) return;
     entry.round = round_;
-    touched_.push_back(slot - 1);
+    touched_.push_back(slot.number - 1);
   }
 
-  std::vector<std::uint32_t> slots_;  // 1 + the number of an entry; 0: empty. At most half are full
+  std::vector<Slot> slots_;  // at most half are full
+  int shift_ = 0;            // from a hash to a slot
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> touched_;  // numbers of entries that have become larger, and may be due
   std::vector<std::uint32_t> kept_;     // of entries with mass
@@ -166,7 +186,6 @@ struct GraphRows {
     if (!is_range_inside(begin, end, std::ssize(graph.indices)))
       throw_bad_indptr(op, node, begin, end, std::ssize(graph.indices));
     if (!is_due(residual, end - begin, eps)) return {Row<Id>::kIsNotDue};
-    __builtin_prefetch(graph.indices.data() + begin);
     return {Row<Id>::kIsDue, graph.indices.data() + begin, end - begin};
   }
   std::int64_t source(const Row<Id>& row, std::int64_t i) const {
@@ -176,6 +195,11 @@ struct GraphRows {
     return source;
   }
 };
+
+[[gnu::noinline]] Push& push_of_thread() {  // inline, its address would be asked for at each use
+  thread_local Push push;
+  return push;
+}
 
 }  // namespace
 
@@ -188,8 +212,7 @@ PprNodes<Id> ppr_of_graph(const char* op, const RowView<Id>& graph, std::span<co
   PprNodes<Id> found{Buffer<Id>(std::ssize(seeds) * count), Buffer<std::uint64_t>(std::ssize(seeds) * count), 0};
   std::atomic<std::int64_t> num_edges{0};
   in_turns(std::ssize(seeds), kSeedsPerTurn, threads, [&](std::int64_t begin, std::int64_t end) {
-    thread_local Push of_thread;
-    Push& push = of_thread;
+    Push& push = push_of_thread();
     GraphRows<Id> rows{op, graph, options.eps};
     std::int64_t pushed = 0;
     for (std::int64_t i = begin; i < end; ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <limits>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -26,7 +27,8 @@ void check_options(const PprOptions& options) {
     throw std::invalid_argument("keep must be in [1, 2^32], eps in [2^22, 2^62], and count at least 1.");
 }
 
-// The in-edges of a node, if it is due: its residual is at least eps for each, and for one if it has none.
+// The in-edges of a node, if it is due: its residual is at least eps for each, and for one if it has none; or it is a seed
+// that has all of the mass.
 template <class Id>
 struct Row {
   enum { kIsDue, kIsNotDue, kIsUnknown } state;
@@ -41,7 +43,8 @@ void prefetch_row(const Row<Id>& row) {
 }
 
 bool is_due(std::uint64_t residual, std::int64_t degree, std::uint64_t eps) {
-  return static_cast<unsigned __int128>(eps) * static_cast<std::uint64_t>(std::max<std::int64_t>(degree, 1)) <= residual;
+  const auto least = static_cast<unsigned __int128>(eps) * static_cast<std::uint64_t>(std::max<std::int64_t>(degree, 1));
+  return least <= residual || residual == kWhole;
 }
 
 // The mass of one seed. The memory serves the next seed again.
@@ -254,7 +257,8 @@ struct PprOverParts::State {
     if (at != known.end() && at->second.begin != kNotHere)
       return {Row<Id>::kIsDue, sources.data() + at->second.begin, at->second.degree};
     std::int64_t& most = asked[node];
-    most = std::max(most, static_cast<std::int64_t>(residual / options.eps));
+    const std::uint64_t degree = residual == kWhole ? std::numeric_limits<std::int64_t>::max() : residual / options.eps;
+    most = std::max(most, static_cast<std::int64_t>(degree));
     return {Row<Id>::kIsUnknown};
   }
   std::int64_t source(const Row<Id>& row, std::int64_t i) const { return row.sources[i]; }

@@ -1,6 +1,7 @@
 // ppr.h: approximate personalised PageRank by forward push; docs/semantics.md section 4.12.
 //   Mass is counted in units of 2^-62, so sums do not depend on their order. A seed begins with all of it as residual. In a round
-//   every node whose residual is at least eps * in-degree keeps alpha of it, and gives the source of each in-edge a share.
+//   every node whose residual is at least eps * in-degree, or all of the mass, keeps alpha of it, and gives the source of each
+//   in-edge a share.
 //   ppr_of_graph: for each seed the `count` nodes that kept most, the larger first, then the smaller id; -1 and 0 fill up.
 //   PprOverParts: the same where rows come piece by piece. wanted() goes on as far as it can, then returns the nodes whose rows
 //   it needs, and up to which in-degree; give() takes them. When nothing is wanted, largest() gives the result away.

@@ -102,7 +102,8 @@ async def ppr_over_parts(graph: Any, plan: PprPlan, seeds: Tensor, keys: list[in
     while True:
         nodes, most = map(torch.from_numpy, await here_or_off_loop(pushes.wanted))
         if len(nodes) == 0:
-            ids, scores = plan.scored(*pushes.largest())
+            found, masses, _ = pushes.largest()
+            ids, scores = plan.scored(found, masses)
             return ids.to(graph.index_dtype), scores
         request = WholeRowsRequest(None, False, None, nodes, most)
         by_part = await here_or_off_loop(graph._by_owner, nodes, None)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.rng import RngKey
 from datapipes.base.threads import num_threads
 
 
@@ -32,10 +31,6 @@ class PprPlan:
     alpha: float
     eps: float
 
-    def keys(self, rng: RngKey) -> list[int]:
-        """Return [], since nothing is drawn."""
-        return []
-
     def refuse_other(self, graph: Any) -> None:
         """Raise ValueError if this is the plan of another graph."""
         if self.graph is not graph:
@@ -49,9 +44,10 @@ class PprPlan:
     def drawn(self, topology: _core.Topology, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor]:
         """Return neighbors and scores over a whole graph, by one call of the C++ core."""
         nodes = seeds.numpy().astype(np.int64, copy=False)
-        return self.scored(*_core.ppr(topology, nodes, **self.options, num_threads=num_threads(), op=self.name))
+        ids, masses, _ = _core.ppr(topology, nodes, **self.options, num_threads=num_threads(), op=self.name)
+        return self.scored(ids, masses)
 
-    def scored(self, ids: NDArray[Any], masses: NDArray[np.uint64], _: int) -> tuple[Tensor, Tensor]:
+    def scored(self, ids: NDArray[Any], masses: NDArray[np.uint64]) -> tuple[Tensor, Tensor]:
         """Return a result of the C++ core as tensors; masses are in units of 2^-62."""
         scores = (masses.astype(np.float64) * 2.0**-62).astype(np.float32)
         return torch.from_numpy(ids).view(-1, self.count), torch.from_numpy(scores).view(-1, self.count)

@@ -211,6 +211,14 @@ def padded(minibatch: Any, sizes: Sizes, rows: Sizes, bucket: int, negative_end:
         for place, hop in enumerate(reversed(minibatch.blocks))
     ]
     changes: dict[str, Any] = {"blocks": hops[::-1]}
+    if minibatch.edge_features:
+        changes["edge_features"] = [
+            {
+                key: _filled(values, by_type(hop)[None if isinstance(key, str) else key[0]].num_edges, 0)
+                for key, values in features.items()
+            }
+            for hop, features in zip(changes["blocks"], minibatch.edge_features, strict=True)
+        ]
     for name, fill in (("input_nodes", NO_ID), ("batch", 0)):
         if (values := getattr(minibatch, name)) is not None:
             changes[name] = _of_each(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from datapipes.base.array_digest import version_of
 from datapipes.base.checks import check_bool, check_index_tensor, check_int, check_within
 from datapipes.base.clock import NoClock
 from datapipes.base.progress import working
@@ -38,8 +39,8 @@ class InducedSubgraphSampler(ChoiceSampler):
     """Take all edges among nodes: the seeds, or the nodes of clusters or of walks. It draws nothing.
 
     Sets `blocks`, one Block whose destinations are all of its sources, `input_nodes` and `compacted_seeds`. With
-    `clusters` or `walks`, `seeds` become the nodes, each once, in ascending order; a model is trained on all of
-    them, and `fetch_feature` reads their labels.
+    `clusters` or `walks`, `seeds` become the nodes, each once, in ascending order, and `extra` is dropped; a model is
+    trained on all nodes, and `fetch_feature` reads their labels.
 
     Args:
         graph: the CSCGraph, HeteroCSCGraph or DistGraph that has the edges.
@@ -95,13 +96,13 @@ class InducedSubgraphSampler(ChoiceSampler):
             )
         check_within(self.name, "clusters", clusters, 2**31, "Number the clusters from 0.")
         self._by_cluster = clusters.long().argsort(stable=True)
-        self._ends = clusters.long().bincount().cumsum(0)
+        self._counts = clusters.long().bincount()
+        self._ends, self._version = self._counts.cumsum(0), version_of(clusters)
 
     def seeds_of(self, minibatch: MiniBatch) -> tuple[Any, Callable[[Sampled], Sampled]]:
         if not self._makes_seeds:
             return super().seeds_of(minibatch)
-        fields = {name: getattr(minibatch, name) for name in ("labels", "indexes", "timestamps")} | minibatch.extra
-        others = sorted(name for name, value in fields.items() if value is not None and name != "walks")
+        others = [name for name in ("labels", "indexes", "timestamps") if getattr(minibatch, name) is not None]
         if others:
             raise ValueError(
                 f"{self.name}: minibatch {minibatch.index} has {others} of its clusters or walks, but its seeds become "
@@ -122,8 +123,9 @@ class InducedSubgraphSampler(ChoiceSampler):
         if self.clusters is not None:
             seeds = torch.unique(minibatch.seeds)
             check_within(self.name, "seeds", seeds, len(self._ends), "Take ItemSet(number of clusters).")
-            ends = self._ends.tolist()
-            of_each = [self._by_cluster[(ends[seed - 1] if seed > 0 else 0) : ends[seed]] for seed in seeds.tolist()]
+            self._refuse_change()
+            ends, begins = self._ends[seeds].tolist(), (self._ends[seeds] - self._counts[seeds]).tolist()
+            of_each = [self._by_cluster[begin:end] for begin, end in zip(begins, ends, strict=True)]
             return torch.cat(of_each).sort().values
         walks = minibatch.extra.get("walks")
         if not isinstance(walks, Tensor):
@@ -135,7 +137,19 @@ class InducedSubgraphSampler(ChoiceSampler):
         nodes = torch.unique(walks)
         return nodes[nodes >= 0]
 
+    def _refuse_change(self) -> None:
+        if self.clusters is not None and version_of(self.clusters) != self._version:
+            raise ValueError(
+                f"{self.name}: clusters was changed in place after the stage was built, which keeps the nodes of each "
+                "cluster. Build the stage again."
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._refuse_change()  # a worker would build the stage over the present values
+        return super().__reduce__()
+
     def fingerprint(self) -> Fingerprint:
+        self._refuse_change()
         of = {} if self.clusters is None else {"clusters": rows_digest(self.clusters.contiguous())}
         return {**super().fingerprint(), **of, **({"walks": True} if self.walks else {})}
 
@@ -171,7 +185,8 @@ def measure_norms(pipe: Stage, coverage: int = 50) -> SubgraphNorms:
     Raises:
         TypeError, ValueError: An argument is not allowed, or the chain has another sampler, or no minibatches.
     Source: GraphSAINT (Zeng et al., 2020). With C the counts of M minibatches of a graph with N nodes, a node has the
-        norm M / (C * N), and an edge C of its destination / C of the edge, at most 10^4, or 0.1 if it never occurred.
+        norm M / (C * N), and an edge C of its destination / C of the edge, at most 10^4, or 0.1 if it never
+        occurred; a node that never occurred has the C 0.1.
     """
     check_int("measure_norms", "coverage", coverage, 1)
     sampler = nearest_before(pipe, Sampler) if isinstance(pipe, Stage) else None
@@ -195,7 +210,6 @@ def measure_norms(pipe: Stage, coverage: int = 50) -> SubgraphNorms:
                 break
     edge_norm = (of_nodes[into] / of_edges).clamp(max=1e4)
     edge_norm[of_edges == 0] = 0.1
-    # A node that never occurred counts as 0.1.
     return SubgraphNorms(minibatches / of_nodes.clamp(min=0.1) / graph.num_nodes, edge_norm)
 
 

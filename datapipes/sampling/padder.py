@@ -186,7 +186,7 @@ class Padder(MiniBatchTransformer):
             )
         if minibatch.bucket is not None and minibatch.bucket >= 0:
             refuse_padding(self.name, minibatch)
-        if minibatch.node_features or minibatch.edge_features:
+        if minibatch.node_features:
             raise ValueError(f"{self.name}: found features, which have no rows for padding. Fetch features behind pad.")
         for type_, labels in by_type({} if minibatch.labels is None else minibatch.labels).items():
             if labels.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64):

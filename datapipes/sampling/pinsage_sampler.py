@@ -11,6 +11,7 @@ from torch import Tensor
 from datapipes.base.checks import check_float, check_int
 from datapipes.base.codec import join_key
 from datapipes.base.rng import RngKey
+from datapipes.base.sizes import check_memory
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
@@ -24,6 +25,7 @@ from datapipes.sampling.scored_neighbors import Neighbors, ScoredNeighborSampler
 __all__ = ["PinSageSampler"]
 
 MOST_VISITS = 2**22  # of the walks from a node
+BYTES_PER_ENTRY = 8 * 6  # of the walks, and of what counts their nodes
 ID_BITS = 40  # of a number that orders visited nodes: visits above, the id below
 
 
@@ -87,6 +89,8 @@ class PinSageSampler(ScoredNeighborSampler):
         )
 
     def _neighbors(self, nodes: Tensor, hop: int, rng: RngKey) -> Asking[Neighbors]:
+        num_entries = len(nodes) * self.num_walks * (len(self.plan.steps) + 1)
+        check_memory(self.name, f"walks with {num_entries} nodes", BYTES_PER_ENTRY * num_entries, "Walk less.")
         walks, _ = yield "drawn", (self.plan, nodes, self.plan.keys(rng, hop))
         ends = walks[:, :, self.plan.traversal :: self.plan.traversal].reshape(len(nodes), -1)
         return most_visited(nodes, ends, self.num_neighbors[-1 - hop])
@@ -102,7 +106,9 @@ class PinSageSampler(ScoredNeighborSampler):
 
 
 def most_visited(nodes: Tensor, visited: Tensor, count: int) -> Neighbors:
-    """Return the nodes that occur most often in each row of `visited`, ids [n, m] or -1, but for `nodes` [n]."""
+    """Return the nodes that occur most often in each row of `visited`, ids [n, m] or -1, but for `nodes` [n]: at most
+    `count`, and m, of them.
+    """
     ordered = visited.long().masked_fill(visited == nodes[:, None], -1).sort(1).values
     is_first = torch.ones_like(ordered, dtype=torch.bool)
     is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -112,6 +118,5 @@ def most_visited(nodes: Tensor, visited: Tensor, count: int) -> Neighbors:
     ranks = torch.zeros_like(ordered)
     ranks.view(-1)[begins] = torch.where(ids < 0, 0, (visits << ID_BITS) + (2**ID_BITS - 1 - ids))
     most = ranks.topk(min(count, ranks.shape[1]), 1).values
-    most = torch.nn.functional.pad(most, (0, count - most.shape[1]))
     found = torch.where(most > 0, 2**ID_BITS - 1 - (most & (2**ID_BITS - 1)), -1)
     return Neighbors(found.to(visited.dtype), (most >> ID_BITS).float())

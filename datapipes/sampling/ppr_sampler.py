@@ -9,6 +9,7 @@ from torch import Tensor
 
 from datapipes.base.checks import check_bool, check_choice, check_float
 from datapipes.base.rng import RngKey
+from datapipes.base.sizes import check_memory
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
 from datapipes.chain.stage_base import Fingerprint
@@ -25,7 +26,8 @@ from datapipes.sampling.subgraph_form import SubgraphForm
 
 __all__ = ["PprSampler"]
 
-LEAST_ALPHA, LEAST_EPS = 2.0**-10, 2.0**-40  # with less, a push would take minutes
+BYTES_PER_ENTRY = 8 + 8 + 4  # of the result: an id, its mass and its score
+LEAST = 2.0**-30  # of alpha * eps: with less, the push of a seed would take more than seconds
 
 
 @register_stage("sample_ppr")
@@ -34,16 +36,17 @@ class PprSampler(ScoredNeighborSampler):
 
     The score of a node is about the chance that a walk from the seed along in-edges ends there, if it ends before each
     step with the chance `alpha`, and at a node without in-edges; it is never too large. Sets `blocks`, one hop from
-    these nodes to the seed, with `edge_features` "ppr_scores", float32; and `extra["ppr"]` and `extra["ppr_scores"]`
-    [n, num_neighbors], the largest score first, -1 and 0 where there are fewer. The seed itself is one of them.
+    these nodes to the seed, with `edge_features` "score", float32; and `extra["ppr"]` and `extra["ppr_scores"]` [n,
+    num_neighbors], for links [n, k, num_neighbors], the largest score first, -1 and 0 where there are fewer. The seed
+    itself is a candidate.
 
     Args:
         graph: the CSCGraph or DistGraph, without types. Seeds are nodes or links, ids [n] or [n, k].
         num_neighbors: nodes to take for each seed.
-        alpha: chance to end, in [2^-10, 1].
-        eps: precision, in [2^-40, 1]. The scores that are missing add up to less than `eps` times the in-degrees of
-            the nodes, each weighed by how likely walks from the seed end there; at most 1 / (alpha * eps) edges are
-            followed for a seed.
+        alpha: chance to end, above 0 and at most 1.
+        eps: precision, above 0 and at most 1; alpha * eps is at least 2^-30. The scores that are missing add up to less
+            than `eps` times the in-degrees of the nodes, each weighed by how likely walks from the seed end there.
+            Besides the in-edges of the seed, at most 1 / (alpha * eps) edges are followed.
         subgraph_type: "directional" for the edges above; "induced" for all edges of the graph among the nodes that were
             found, as NeighborSampler makes them, without edge features.
         disjoint: for "induced", give each seed, ids [n], a subgraph of its own: ShaDow by PageRank.
@@ -78,12 +81,17 @@ class PprSampler(ScoredNeighborSampler):
             source,
             graph,
             [num_neighbors],
-            score_name="ppr_scores",
+            score_name="score",
             return_edge_ids=return_edge_ids,
             concurrency=concurrency,
         )
-        self.alpha = check_float(self.name, "alpha", alpha, LEAST_ALPHA, 1, allowed="[2^-10, 1]")
-        self.eps = check_float(self.name, "eps", eps, LEAST_EPS, 1, allowed="[2^-40, 1]")
+        self.alpha = check_float(self.name, "alpha", alpha, LEAST, 1, allowed="[2^-30, 1]")
+        self.eps = check_float(self.name, "eps", eps, LEAST, 1, allowed="[2^-30, 1]")
+        if self.alpha * self.eps < LEAST:
+            raise ValueError(
+                f"{self.name}: alpha * eps must be 2^-30 or more, got {alpha} * {eps}: a seed would follow up to "
+                f"{1 / (self.alpha * self.eps):.1e} edges. Raise one of them."
+            )
         self.subgraph_type = check_choice(self.name, "subgraph_type", subgraph_type, ("directional", "induced"))
         self.disjoint = check_bool(self.name, "disjoint", disjoint)
         self.plan = PprPlan(self.name, graph, self.num_neighbors[0], self.alpha, self.eps)
@@ -99,6 +107,8 @@ class PprSampler(ScoredNeighborSampler):
             )
 
     def _neighbors(self, nodes: Tensor, hop: int, rng: RngKey) -> Asking[Neighbors]:
+        num_entries = len(nodes) * self.plan.count
+        check_memory(self.name, f"{num_entries} neighbors", BYTES_PER_ENTRY * num_entries, "Use a smaller batch_size.")
         ids, scores = yield "drawn", (self.plan, nodes, [])
         return Neighbors(ids, scores)
 
@@ -107,14 +117,12 @@ class PprSampler(ScoredNeighborSampler):
         made, (found,) = yield from self._with_scores(minibatch)
         local = made.compacted_seeds
         if self._form is not None:
-            trees = self._trees(minibatch.seeds, found.ids[local]) if self.disjoint else None
-            sampled = trees or Sampled(made.input_nodes, local, [])
-            groups = (
-                None
-                if trees is None
-                else seed_trees(self.name, minibatch.seeds, None, disjoint=True, has_times=False, negative_end="dst")
-            )
-            question: Any = self._form.question(sampled, self.rng_of(minibatch), groups)
+            sampled, trees = Sampled(made.input_nodes, local, []), None
+            if self.disjoint:
+                sampled = self._trees(minibatch.seeds, found.ids[local])
+                options: dict[str, Any] = {"disjoint": True, "has_times": False, "negative_end": "dst"}
+                trees = seed_trees(self.name, minibatch.seeds, None, **options)
+            question: Any = self._form.question(sampled, self.rng_of(minibatch), trees)
             induced = self._form.made(sampled, (yield "hops", question))
             made = self.filled(minibatch, induced).replace(batch=induced.groups)
         return made.replace(extra=made.extra | {"ppr": found.ids[local], "ppr_scores": found.scores[local]})

@@ -7,14 +7,14 @@ scores are an edge feature.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from datapipes import _core
-from datapipes.base.checks import check_int
+from datapipes.base.checks import check_int, shown
 from datapipes.base.rng import RngKey
 from datapipes.base.types import EdgeType
 from datapipes.chain.asynchronous import hides_own
@@ -24,7 +24,8 @@ from datapipes.graph.hops import Sampled
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.sampling.asking import Asking, answered, answered_async
 from datapipes.sampling.choice_sampler import CONCURRENCY, checked_concurrency
-from datapipes.sampling.sampler import Sampler
+from datapipes.sampling.sampler import Sampler, items_before
+from datapipes.seeds import HeteroItemSet
 
 
 class Neighbors(NamedTuple):
@@ -67,6 +68,8 @@ class ScoredNeighborSampler(Sampler):
             raise ValueError(f"{self.name}: num_neighbors is [], it must have a number for each hop. Pass [10].")
         super().__init__(source, graph, self.num_neighbors, return_edge_ids=return_edge_ids)
         self.edge_types = (edge_type,)
+        if self._type is not None and (items := items_before(source)) is not None:
+            self._refuse_seeds(items.types if isinstance(items, HeteroItemSet) else [])
         self.score_name = score_name
         self.asynchronous = graph._in_parts and not hides_own(self, ScoredNeighborSampler, "sample", "transform")
         self.concurrency = checked_concurrency(self, concurrency)
@@ -127,12 +130,15 @@ class ScoredNeighborSampler(Sampler):
     def _seeds_of_one_type(self, seeds: Any) -> Tensor:
         if self._type is None:
             return seeds  # type: ignore[no-any-return]
-        if {*seeds} != {self._type}:
+        self._refuse_seeds(seeds)
+        return seeds[self._type]  # type: ignore[no-any-return]
+
+    def _refuse_seeds(self, types: Collection[Any]) -> None:
+        if {*types} != {self._type}:
             raise ValueError(
-                f"{self.name}: seeds must have the type {self._type!r} alone, found {sorted(seeds)}. Give seeds of "
+                f"{self.name}: seeds must have the type {self._type!r} alone, found {shown([*types])}. Give seeds of "
                 "this type."
             )
-        return seeds[self._type]  # type: ignore[no-any-return]
 
     def describe(self) -> dict[str, Any]:
         details = super().describe()

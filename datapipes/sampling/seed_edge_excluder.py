@@ -7,6 +7,7 @@ minibatch, so it works behind every sampler, even if the two ends of a link are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from datapipes.graph.reverses import (
     reverses_of,
     with_reverses,
 )
-from datapipes.minibatch import MiniBatch
+from datapipes.minibatch import Block, MiniBatch
 from datapipes.minibatch.block import excluded_pairs
 from datapipes.sampling.sampler import (
     Sampler,
@@ -216,24 +217,42 @@ class _Exclusion:
         if nodes is None or hops is None:
             raise _not_sampled(self.where)
         refuse_padding(self.where, minibatch)
-        if minibatch.edge_features:
+        if minibatch.edge_features and self.by == "edge_id":
             names = sorted(names_of(minibatch.edge_features), key=str)
             raise _features_left_behind(self.where, f"edge_features {shown(names)}")
         excluded = self._excluded(minibatch)
         kept: list[Any] = []
-        for subgraphs in minibatch.sampled_subgraphs or ():
+        features: Any = [dict(of_hop) for of_hop in minibatch.edge_features or [{}] * len(hops)]
+        for subgraphs, of_hop in zip(minibatch.sampled_subgraphs or (), features, strict=True):
             if isinstance(subgraphs, dict):
-                kept.append({key: self._without(subgraph, excluded.get(key)) for key, subgraph in subgraphs.items()})
+                by_key = {
+                    key: self._without(subgraph, excluded.get(key), of_hop, key) for key, subgraph in subgraphs.items()
+                }
+                kept.append(by_key)
             else:
-                kept.append(self._without(subgraphs, excluded.get(None)))
-        return minibatch.replace(blocks=kept)
+                kept.append(self._without(subgraphs, excluded.get(None), of_hop, None))
+        return minibatch.replace(blocks=kept, edge_features=features if minibatch.edge_features else None)
 
-    def _without(self, subgraph: Any, excluded: _core.ExcludedEdges | None) -> Any:
+    def _without(
+        self, subgraph: Any, excluded: _core.ExcludedEdges | None, features: dict[Any, Any], edge_type: Any
+    ) -> Block:
+        """Return the block of a subgraph without the excluded edges. Their rows are taken out of `features`, those of
+        the hop, too.
+        """
+        block: Block = subgraph.block
         if excluded is None:
-            return subgraph.block
-        if self.by == "edge_id" and subgraph.block.edge_ids is None:
+            return block
+        if self.by == "edge_id" and block.edge_ids is None:
             raise _no_edge_ids(self.where, "blocks without edge ids")
-        return subgraph._without(excluded).block
+        own = [name for name in features if edge_type is None or name[0] == edge_type]
+        if not own:
+            left: Block = subgraph._without(excluded).block
+            return left
+        places = replace(block, edge_ids=torch.arange(block.num_edges))
+        left = replace(subgraph, block=places)._without(excluded).block
+        assert left.edge_ids is not None
+        features |= {name: features[name][left.edge_ids] for name in own}
+        return replace(left, edge_ids=None if block.edge_ids is None else block.edge_ids[left.edge_ids])
 
     def _excluded(self, minibatch: MiniBatch) -> dict[Any, _core.ExcludedEdges]:
         """Return {edge type: the edges to take out}, as objects of the C++ core."""

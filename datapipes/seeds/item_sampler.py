@@ -19,6 +19,7 @@ from datapipes import _core
 from datapipes.base.array_digest import Hashed
 from datapipes.base.checks import check_bool, check_int, shown
 from datapipes.base.rng import RngKey, check_seed
+from datapipes.base.sizes import check_memory
 from datapipes.base.types import check_edge_type, check_node_type, of_type
 from datapipes.chain.stage import SeedStage
 from datapipes.chain.stage_base import Fingerprint
@@ -205,6 +206,8 @@ class ItemSampler(SeedStage):
             if sums is None:
                 places = _core.permutation_at(size, key, 0, size)
             else:
+                what = f"the order of {size} items by weight"
+                check_memory(self.name, what, BYTES_OF_ORDER * size, "Draw with replacement=True.")
                 places = _core.order_items(key, size, sums, self.num_items)
             order = self._order = (key, places)
         return torch.from_numpy(order[1][first : first + count].copy())

@@ -1,6 +1,7 @@
 """InducedSubgraphSampler equals the plain definitions of docs/semantics.md, section 4.14."""
 
 import itertools
+import pickle
 from typing import Any
 
 import pytest
@@ -107,8 +108,11 @@ def test_bits_are_the_same_for_workers_parts_and_resume(chain):
 
 def test_padding_fits_subgraphs():
     sizes = dp.measure_sizes(of_clusters(), minibatches=4)
-    shapes = {(made.input_nodes.shape, made.blocks[0].num_edges) for made in of_clusters().pad(sizes)}
-    assert len(shapes) <= 2
+    for made, plain in zip(of_clusters().pad(sizes), of_clusters(), strict=True):
+        is_node, (is_edge,) = made.masks.nodes, made.masks.edges
+        assert torch.equal(made.input_nodes[is_node], plain.input_nodes)
+        edges, expected = (of.input_nodes[of.blocks[0].edge_index] for of in (made, plain))
+        assert torch.equal(edges[:, is_edge], expected)
 
 
 def test_a_random_partition_has_each_node_once_an_epoch():
@@ -177,6 +181,11 @@ def test_what_is_refused(refuses):
     refuses(IndexError, first, nodes.sample_induced_subgraph(graph, clusters=CLUSTERS))
     refuses(ValueError, first, items().sample_induced_subgraph(graph, clusters=CLUSTERS))
     labels = dp.ItemSampler(dp.ItemSet((torch.arange(4), torch.arange(4))), 2)
+    changed = CLUSTERS.clone()
+    pipe = dp.ItemSampler(dp.ItemSet(5), 2).sample_induced_subgraph(graph, clusters=changed)
+    changed[0] = 4
+    for use in (first, lambda pipe: pipe.fingerprint(), pickle.dumps):
+        refuses(ValueError, use, pipe)
     refuses(ValueError, first, labels.sample_random_walk(graph, 2).sample_induced_subgraph(graph, walks=True))
     refuses(IndexError, first, dp.ItemSampler(dp.ItemSet(torch.tensor([40])), 1).sample_induced_subgraph(graph))
     refuses(ValueError, nodes.sample_neighbor, graph, [], subgraph_type="induced")

@@ -8,7 +8,7 @@ import torch
 import twin
 import twin_scored
 from dist_graphs import small_parts, typed_parts
-from pipelines import assert_no_bit_changes, digests, first, items, small_graph
+from pipelines import as_it_is, assert_no_bit_changes, digests, first, items, small_graph
 from strategies import random_graph
 from twin_walks import Rows, rows_of
 from typed_pipelines import CITES, WRITES, WRITTEN, typed_graph, typed_items
@@ -139,7 +139,9 @@ def test_what_is_refused(refuses):
     typed = {"num_neighbors": 3, **OPTIONS}
     refuses(TypeError, typed_items().sample_pinsage, typed_graph(), **typed)
     refuses(ValueError, papers().sample_pinsage, typed_graph(), metapath=[WRITES], **typed)
-    refuses(ValueError, first, typed_items().sample_pinsage(typed_graph(), metapath=[CITES], **typed))
+    refuses(ValueError, typed_items().sample_pinsage, typed_graph(), metapath=[CITES], **typed)
+    unknown = typed_items().transform(as_it_is)
+    refuses(ValueError, first, unknown.sample_pinsage(typed_graph(), metapath=[CITES], **typed))
     refuses(IndexError, first, dp.ItemSampler(dp.ItemSet(torch.tensor([40])), 1).sample_pinsage(graph, **typed))
 
 

@@ -384,6 +384,14 @@ def test_large_minibatches_are_kept_as_a_plain_search_keeps_them():
     assert expect_kept(before, after, is_pair(before.seeds)) > 400
 
 
+def test_rows_of_edge_features_that_are_there_already_go_with_their_edges():
+    left = first(
+        unknown(sampled(small_graph()).fetch_feature(small_store(), ["feat"], ["weight"])).exclude_seed_edges()
+    )
+    for block, features in zip(left.blocks, left.edge_features, strict=True):
+        assert torch.equal(features["weight"].long(), block.edge_ids)
+
+
 # --- what is refused
 
 
@@ -397,8 +405,7 @@ def test_where_an_exclusion_is_refused(refuses):
     of_nodes = items().sample_neighbor(small_graph(), [2])
     for stage in (pairs_chain(), fetched, of_nodes, typed_items().sample_neighbor(typed_graph(), [2])):
         refuses(ValueError, stage.exclude_seed_edges)
-    for stage in (pairs_chain(), fetched):
-        refuses(ValueError, first, unknown(stage).exclude_seed_edges())
+    refuses(ValueError, first, unknown(pairs_chain()).exclude_seed_edges())
     refuses(ValueError, first, unknown(items()).sample_neighbor(small_graph(), [2]).exclude_seed_edges())
     only_nodes = first(sampled(small_graph()).fetch_feature(small_store(), ["feat"]).exclude_seed_edges())
     assert only_nodes.node_features["feat"].shape[0] == len(only_nodes.input_nodes)

@@ -14,7 +14,7 @@ def ppr(rows: Sequence[Sequence[int]], seed: int, alpha: float, eps: float) -> t
     keep, least = int(Fraction(alpha) * 2**32), int(Fraction(eps) * WHOLE)
     mass, residual = {}, {seed: WHOLE}
     while True:
-        due = [node for node, rest in residual.items() if rest >= least * max(len(rows[node]), 1)]
+        due = [node for node, rest in residual.items() if rest >= least * max(len(rows[node]), 1) or rest == WHOLE]
         if not due:
             return mass, residual
         shares = []

@@ -145,6 +145,7 @@ def sample_neighbors(
     replace: bool,
     only_new: bool,
     want_edge_ids: bool,
+    only_among: bool = False,
     direct_limit: int = ...,
     num_threads: int = 1,
     op: str = "sample_neighbor",
@@ -239,6 +240,7 @@ class HopsOverParts:
         only_new: bool,
         want_edge_ids: bool,
         narrow: bool,
+        only_among: bool = False,
         groups: Groups | None = None,
     ) -> None: ...
     def start(self, seeds: list[tuple[int, _I64]]) -> tuple[list[NDArray[Any]], list[_Ask]]: ...

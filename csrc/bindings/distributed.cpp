@@ -180,15 +180,16 @@ void bind_distributed(py::module_& m) {
            py::arg("node_types"), py::arg("relations"), py::arg("op"));
   py::class_<AnyHopsOverParts>(m, "HopsOverParts")
       .def(py::init([](py::object graph, const std::vector<std::int64_t>& sampled, const Numbers& fanouts, bool replace,
-                       bool only_new, bool want_edge_ids, bool narrow, std::optional<GivenGroups> groups) {
+                       bool only_new, bool want_edge_ids, bool narrow, bool only_among, std::optional<GivenGroups> groups) {
              PartedRequest request = parted_request(graph.cast<const ArrayGraphInParts&>().graph(), sampled, fanouts);
              request.replace = replace;
              request.only_new = only_new;
+             request.only_among = only_among;
              request.want_edge_ids = want_edge_ids;
              return std::make_unique<AnyHopsOverParts>(std::move(graph), std::move(request), std::move(groups), narrow);
            }),
            py::arg("graph"), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("replace"), py::arg("only_new"),
-           py::arg("want_edge_ids"), py::arg("narrow"), py::arg("groups") = py::none())
+           py::arg("want_edge_ids"), py::arg("narrow"), py::arg("only_among") = false, py::arg("groups") = py::none())
       .def("start", &AnyHopsOverParts::start, py::arg("seeds").noconvert())
       .def("advance", &AnyHopsOverParts::advance, py::arg("answers"))
       .def("finish", &AnyHopsOverParts::finish);

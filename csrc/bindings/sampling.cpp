@@ -327,12 +327,13 @@ void bind_sampling(py::module_& m) {
   m.def(
       "sample_neighbors",
       [](const ArrayTopology& graph, const GivenSeeds& seeds, const std::vector<std::int64_t>& sampled, const Numbers& fanouts,
-         const std::vector<std::vector<std::uint64_t>>& keys, bool replace, bool only_new, bool want_edge_ids,
+         const std::vector<std::vector<std::uint64_t>>& keys, bool replace, bool only_new, bool want_edge_ids, bool only_among,
          std::int64_t direct_limit, int num_threads, const std::string& op, const std::optional<GivenGroups>& groups,
          const Choice& choice, const Padding* padding, const std::vector<std::int64_t>& num_seeds) {
         check_threads(num_threads);
         NeighborsRequest request = neighbors_request(graph, sampled, fanouts, keys, replace, choice);
         request.only_new = only_new;
+        request.only_among = only_among;
         request.want_edge_ids = want_edge_ids;
         request.direct_limit = direct_limit;
         request.threads = num_threads;
@@ -347,9 +348,10 @@ void bind_sampling(py::module_& m) {
         });
       },
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("sampled"), py::arg("fanouts"), py::arg("keys"),
-      py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("direct_limit") = kDirectMapLimit,
-      py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor", py::arg("groups") = py::none(),
-      py::arg("choice") = py::none(), py::arg("padding") = py::none(), py::arg("num_seeds") = std::vector<std::int64_t>());
+      py::arg("replace"), py::arg("only_new"), py::arg("want_edge_ids"), py::arg("only_among") = false,
+      py::arg("direct_limit") = kDirectMapLimit, py::arg("num_threads") = 1, py::arg("op") = "sample_neighbor",
+      py::arg("groups") = py::none(), py::arg("choice") = py::none(), py::arg("padding") = py::none(),
+      py::arg("num_seeds") = std::vector<std::int64_t>());
   m.def(
       "random_walks",
       [](const ArrayTopology& graph, const Array<std::int64_t>& seeds,

@@ -192,7 +192,19 @@ CompactedHop<Id> HopsOverParts<Id, Nodes>::merge(std::size_t place) {
   return hops_.block(
       room, relation.src, relation.dst, [&] { return Layout{lay_out(place)}; },
       [&](const Layout& layout, auto& numbering, auto& map, const auto& picks) {
-        number_neighbors(relation, layout.indptr, numbering, map, picks);
+        copy_picks(
+            relation, layout.indptr, picks.keys,
+            picks.edge_ids, [&](Key key) __attribute__((always_inline)) { map.prefetch(key); },
+            [&](std::int64_t first, std::span<const Key> keys) { numbering.number(map, keys, picks.local + first); });
+      },
+      [&](const Layout& layout, const Numbering<Key>& numbering, EdgesAmong<Id>& edges) {
+        Buffer<Key> copied(layout.num_picks());
+        Buffer<std::int64_t> edge_ids(request_.want_edge_ids ? layout.num_picks() : 0);
+        copy_picks(
+            relation, layout.indptr, copied.data(), edge_ids.data(), [](Key) {},
+            [&](std::int64_t first, std::span<const Key> keys) {
+              edges.take(numbering, first, keys, request_.want_edge_ids ? edge_ids.data() + first : nullptr);
+            });
       });
 }
 
@@ -226,25 +238,21 @@ Buffer<std::int64_t> HopsOverParts<Id, Nodes>::lay_out(std::size_t place) {
   return indptr;
 }
 
-// Copies the picks, in the order of the destinations, and numbers the neighbors. The entries of a block in the map are
-// prefetched while it is copied, and used a block later.
+// Copies the picks, in the order of the destinations. Calls prefetch(key) for each pick of a block while it is copied, and
+// use(first pick, keys) a block later.
 template <class Id, class Nodes>
-template <class Map>
-void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr,
-                                                Numbering<Key>& numbering, Map& map,
-                                                const typename Hops<Id, Nodes>::Picks& picks) {
+template <class Prefetch, class Use>
+void HopsOverParts<Id, Nodes>::copy_picks(const PartedRelation& relation, const Buffer<std::int64_t>& indptr, Key* found,
+                                          std::int64_t* out_ids, Prefetch&& prefetch, Use&& use) {
   const std::int64_t num_dst = hops_.num_dst(relation.dst), first = hops_.first(relation.dst);
   const std::int64_t num_sources = graph_.node_types[relation.src].num_nodes;
   [[maybe_unused]] const Key* const destinations = hops_.destinations(relation.dst).data();
   const PartNumber* const owners = owners_[relation.dst].data();
-  Key* const found = picks.keys;
-  Id* const out = picks.local;
-  std::int64_t* const out_ids = picks.edge_ids;
-  std::int64_t copied = 0, numbered = 0;
+  std::int64_t copied = 0, used = 0;
   [[maybe_unused]] std::int64_t column = first;
-  const auto number_to = [&](std::int64_t end) {
-    numbering.number(map, std::span<const Key>(found + numbered, static_cast<std::size_t>(end - numbered)), out + numbered);
-    numbered = end;
+  const auto use_to = [&](std::int64_t end) {
+    use(used, std::span<const Key>(found + used, static_cast<std::size_t>(end - used)));
+    used = end;
   };
   const auto copy = [&](const PartAnswer<Id>& answer, std::int64_t part, std::int64_t from, std::int64_t count) {
     const Id* const neighbors = answer.neighbors.data() + from;
@@ -259,7 +267,7 @@ void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, 
         while (indptr[column + 1] <= copied + i) ++column;
         key = hops_.nodes().found(destinations[column], neighbor);
       }
-      map.prefetch(key);
+      prefetch(key);
       found[copied + i] = key;
     }
     if (request_.want_edge_ids) {
@@ -285,10 +293,10 @@ void HopsOverParts<Id, Nodes>::number_neighbors(const PartedRelation& relation, 
       copy(*cursor.answer, part, cursor.pick, count);
       cursor.pick += count;
       left -= count;
-      if (copied % kBlockPicks == 0 && copied > kBlockPicks) number_to(copied - kBlockPicks);
+      if (copied % kBlockPicks == 0 && copied > kBlockPicks) use_to(copied - kBlockPicks);
     }
   }
-  number_to(copied);
+  use_to(copied);
 }
 
 template <class Id, class Nodes>

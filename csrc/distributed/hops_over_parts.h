@@ -111,9 +111,9 @@ class HopsOverParts {
   void check(const Asked& asked, const PartAnswer<Id>& answer) const;
   CompactedHop<Id> merge(std::size_t place);
   Buffer<std::int64_t> lay_out(std::size_t place);
-  template <class Map>
-  void number_neighbors(const PartedRelation& relation, const Buffer<std::int64_t>& indptr, Numbering<Key>& numbering, Map& map,
-                        const typename Hops<Id, Nodes>::Picks& picks);
+  template <class Prefetch, class Use>
+  void copy_picks(const PartedRelation& relation, const Buffer<std::int64_t>& indptr, Key* found, std::int64_t* out_ids,
+                  Prefetch&& prefetch, Use&& use);
 
   const GraphInParts& graph_;
   PartedRequest request_;

@@ -97,8 +97,8 @@ struct KeyColumns {
 
   std::int64_t count() const { return std::ssize(keys); }
   std::int64_t row(std::int64_t d) const { return form.node(keys[static_cast<std::size_t>(d)]); }
-  Key found(std::int64_t d, std::int64_t neighbor) const {
-    return static_cast<Key>(form.key(form.group(keys[static_cast<std::size_t>(d)]), neighbor));
+  Key first_key(std::int64_t d) const {  // of the group; the key of a neighbor is first_key(d) | neighbor
+    return static_cast<Key>(form.key(form.group(keys[static_cast<std::size_t>(d)]), 0));
   }
   template <class Any>
   Row in_edges(std::int64_t d, std::int64_t begin, std::int64_t degree, const RowView<Any>& rows) const {

@@ -29,6 +29,8 @@ namespace datapipes {
                           " would hold more than 2^63 - 1 in-edges, more than any memory holds. Use a smaller fanout.");
 }
 
+inline constexpr std::int64_t kRangePicks = 8192;  // picks that one thread draws per turn
+
 // The layout of a hop: column d holds the picks of its row, at indptr[d] .. indptr[d + 1] of the hop's edges.
 template <class Columns>
 struct HopPlan {
@@ -52,10 +54,12 @@ struct HopPlan {
     return columns.in_edges(d, span.begin, span.degree, rows);
   }
 
-  // Returns the first column whose picks begin at `pick` or later; for cutting the hop into ranges of about equal work.
-  std::int64_t column_at(std::int64_t pick) const {
+  // Ranges of columns of about equal work. Returns the first column of a range, for num_ranges() the end.
+  std::int64_t num_ranges() const { return (num_picks() + kRangePicks - 1) / kRangePicks; }
+  std::int64_t range_begin(std::int64_t range) const {
+    if (range == num_ranges()) return num_dst();
     const auto* const begin = indptr.data() + first;
-    return first + (std::lower_bound(begin, indptr.data() + num_dst(), pick) - begin);
+    return first + (std::lower_bound(begin, indptr.data() + num_dst(), range * kRangePicks) - begin);
   }
 };
 
@@ -160,8 +164,8 @@ template <class Id, class Policy>
 class HopDrawer {
  public:
   // Draws columns [begin, end). Calls on_block(offset, found, positions) for each block of picks: `offset` is the index
-  // of the first pick among the hop's edges, `found` are the checked neighbors, already written to out + offset, and
-  // `positions` their positions in `indices`. Calls prefetch(neighbor) for each neighbor of a block before that.
+  // of the first pick among the hop's edges, `found` are the checked neighbors, already written to `out`, one block behind
+  // the other, and `positions` their positions in `indices`. Calls prefetch(neighbor) for each neighbor of a block before.
   template <class Columns, class Prefetch, class OnBlock>
   void draw(const char* op, const RowView<Id>& graph, const HopPlan<Columns>& plan, const Policy& chosen, std::int64_t begin,
             std::int64_t end, typename Columns::template Found<Id>* out, Prefetch&& prefetch, OnBlock&& on_block) {
@@ -170,6 +174,7 @@ class HopDrawer {
     const Policy policy = chosen;
     const auto num_sources = static_cast<std::uint64_t>(rows.num_sources);
     const std::int64_t* const indptr = plan.indptr.data();
+    const std::int64_t before = indptr[begin];
     while (begin < end) {
       const std::int64_t offset = indptr[begin];
       std::int64_t stop = begin + 1;
@@ -177,7 +182,7 @@ class HopDrawer {
       const auto count = static_cast<std::size_t>(indptr[stop] - offset);
       if (positions_.size() < count) positions_.resize(count);
       choose(policy, rows, plan, begin, stop);
-      Found* const found = out + offset;
+      Found* const found = out + (offset - before);
       const auto checked = [&](std::size_t i) __attribute__((always_inline)) {
         const Id neighbor = rows.indices[static_cast<std::size_t>(positions_[i])];
         if (static_cast<std::uint64_t>(neighbor) >= num_sources)
@@ -186,8 +191,10 @@ class HopDrawer {
       };
       if constexpr (Columns::kTrees) {
         for (std::int64_t d = begin; d < stop; ++d) {
-          for (auto i = static_cast<std::size_t>(indptr[d] - offset); i < static_cast<std::size_t>(indptr[d + 1] - offset); ++i) {
-            found[i] = plan.columns.found(d, checked(i));
+          const Found first_key = plan.columns.first_key(d);
+          const auto column_end = static_cast<std::size_t>(indptr[d + 1] - offset);
+          for (auto i = static_cast<std::size_t>(indptr[d] - offset); i < column_end; ++i) {
+            found[i] = first_key | static_cast<Found>(checked(i));
             prefetch(found[i]);
           }
         }
@@ -228,7 +235,6 @@ class HopDrawer {
 };
 
 // The shares of threads in a hop.
-inline constexpr std::int64_t kRangePicks = 8192;      // picks that one thread draws per turn
 inline constexpr std::int64_t kParallelPicks = 16384;  // for fewer picks, waking a thread costs more than it saves
 
 template <class Id, class Policy>
@@ -242,16 +248,13 @@ HopDrawer<Id, Policy>& thread_drawer() {
 template <class Id, class Columns, class Policy, class OnBlock, class Consume>
 void draw_on_threads(const char* op, const RowView<Id>& graph, const HopPlan<Columns>& plan, const Policy& policy, int threads,
                      typename Columns::template Found<Id>* out, OnBlock&& on_block, Consume&& consume) {
-  const std::int64_t num_ranges = (plan.num_picks() + kRangePicks - 1) / kRangePicks;
-  const auto column = [&](std::int64_t range) {
-    return range == num_ranges ? plan.num_dst() : plan.column_at(range * kRangePicks);
-  };
   in_order(
-      num_ranges, std::min(threads, kMostDrawers),
+      plan.num_ranges(), std::min(threads, kMostDrawers),
       [&](std::int64_t range) {
-        thread_drawer<Id, Policy>().draw(op, graph, plan, policy, column(range), column(range + 1), out, [](auto) {}, on_block);
+        const std::int64_t begin = plan.range_begin(range), end = plan.range_begin(range + 1);
+        thread_drawer<Id, Policy>().draw(op, graph, plan, policy, begin, end, out + plan.indptr[begin], [](auto) {}, on_block);
       },
-      [&](std::int64_t range) { consume(plan.indptr[column(range)], plan.indptr[column(range + 1)]); });
+      [&](std::int64_t range) { consume(plan.indptr[plan.range_begin(range)], plan.indptr[plan.range_begin(range + 1)]); });
 }
 
 }  // namespace datapipes

@@ -26,6 +26,7 @@
 #include "common/load.h"
 #include "graph/row_view.h"
 #include "graph/topology.h"
+#include "sampling/edges_among.h"
 #include "sampling/hop_room.h"
 #include "sampling/numbered_nodes.h"
 #include "sampling/numbering.h"
@@ -38,7 +39,8 @@ namespace datapipes {
 struct HopsRequest {
   std::vector<std::size_t> sampled = {};  // the sampled relations, ascending
   std::optional<Groups> groups = {};
-  bool only_new = false;  // frontier "new": each node is sampled once, in the hop after its first occurrence
+  bool only_new = false;    // frontier "new": each node is sampled once, in the hop after its first occurrence
+  bool only_among = false;  // leave out edges whose sources are no seeds (with groups: no seeds of the same group)
   bool want_edge_ids = false;
   std::int64_t direct_limit = kDirectMapLimit;  // nodes of all types that may have direct maps
   const Padding* padding = nullptr;             // null: no padding
@@ -112,6 +114,8 @@ class Hops {
       Buffer<Id>& numbers = local.emplace_back(std::ssize(keys));
       numberings_[of_type.type].number_all(keys, numbers.data(), direct_left_, kMostLocalIds<Id>);
     }
+    if (request_.only_among)
+      for (auto& numbering : numberings_) numbering.close();
     return local;
   }
 
@@ -146,8 +150,10 @@ class Hops {
   //   lay_out() -> a layout: indptr int64[num_dst + 1], which the block takes; num_picks(); largest(), the most picks of a
   //   column, which sets the scratch memory.
   //   draw(layout, numbering, map, picks) writes the keys of all picks, numbers them in their order, and writes edge ids.
-  template <class LayOut, class Draw>
-  CompactedHop<Id> block(const HopRoom& room, std::size_t src, std::size_t dst, LayOut&& lay_out, Draw&& draw) {
+  //   draw_among(layout, numbering, edges) instead takes the edges among the seeds.
+  template <class LayOut, class Draw, class DrawAmong>
+  CompactedHop<Id> block(const HopRoom& room, std::size_t src, std::size_t dst, LayOut&& lay_out, Draw&& draw,
+                         DrawAmong&& draw_among) {
     std::int64_t num_picks = 0;
     try {
       auto layout = lay_out();
@@ -155,6 +161,11 @@ class Hops {
       constexpr std::int64_t kKeys = kInPlace ? 0 : sizeof(Key);
       check_hop_room(room, layout, sizeof(Id) + kKeys + (request_.want_edge_ids ? sizeof(std::int64_t) : 0), held_, kKeys);
       held_ += num_picks + num_dst_[dst];
+      if (request_.only_among) {
+        EdgesAmong<Id> edges;
+        draw_among(layout, std::as_const(numberings_[src]), edges);
+        return {edges.offsets(std::move(layout.indptr)), copied(edges.sources), copied(edges.edge_ids), 0};
+      }
       const std::int64_t space = std::max(num_picks, room_);
       CompactedHop<Id> block{.indptr = {}, .indices = Buffer<Id>(space), .edge_ids = {}, .num_src = 0};
       block.indices.resize(num_picks);
@@ -214,6 +225,13 @@ class Hops {
     CompactedHop<Id> block{.indptr = Buffer<std::int64_t>(num_dst + 1), .indices = {}, .edge_ids = {}, .num_src = 0};
     std::fill_n(block.indptr.data(), num_dst + 1, std::int64_t{0});
     return block;
+  }
+
+  template <class T>
+  static Buffer<T> copied(const std::vector<T>& values) {
+    Buffer<T> copy(std::ssize(values));
+    std::copy(values.begin(), values.end(), copy.data());
+    return copy;
   }
 
   const std::vector<NodeType>& node_types_;

@@ -1,7 +1,7 @@
 // numbering.h: the local ids of one node type in one minibatch, by first occurrence.
 //   It is resumable: ids of the seeds, then of each hop are numbered as they arrive, in one call or several. Local ids may be
-//   left out, as gaps for padding: skip_to(). With the first ids it borrows an id map from the shelf, direct up to
-//   `direct_limit` nodes, hashed beyond. A type without nodes in the minibatch takes no memory.
+//   left out, as gaps for padding: skip_to(). After close() ids are only looked up. With the first ids it borrows an id map from
+//   the shelf, direct up to `direct_limit` nodes, hashed beyond. A type without nodes in the minibatch takes no memory.
 // The caller has checked that the ids are in [0, num_nodes). Throws std::length_error (ValueError) past 2^32 - 1 nodes,
 // or past the caller's bound.
 // Touches no Python object.
@@ -21,6 +21,8 @@
 #include "sampling/range.h"
 
 namespace datapipes {
+
+inline constexpr std::size_t kMostFound = 256;  // ids that are looked up in one call
 
 template <class Id>
 class Numbering {
@@ -94,6 +96,33 @@ class Numbering {
     visit([&](auto& map) { number_ahead(map, ids, local); });
   }
 
+  // From now on ids are only looked up.
+  void close() { filter_ = IdFilter<Id>(nodes()); }
+
+  // After close(): writes the places of those of `ids`, at most kMostFound, that have local ids, and these local ids. Returns
+  // how many. The loops have no branch, as no predictor can guess which ids are found.
+  template <class Local>
+  std::size_t find(std::span<const Id> ids, std::uint32_t* places, Local* local) const {
+    const IdFilter<Id>& filter = filter_;
+    std::size_t possible = 0, found = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      places[possible] = static_cast<std::uint32_t>(i);
+      possible += filter.may_have(ids[i]);
+    }
+    if (possible == 0) return 0;  // a numbering without nodes has no map
+    std::visit(
+        [&](const auto& map) {
+          for (std::size_t i = 0; i < possible; ++i) {
+            const std::int64_t id = map->find(ids[places[i]]);
+            places[found] = places[i];
+            local[found] = static_cast<Local>(id);
+            found += id >= 0;
+          }
+        },
+        map_);
+    return found;
+  }
+
   // Gives the map back and returns the distinct ids. If an error destroys the numbering before finish(), the map is
   // destroyed too, since its content is unknown.
   Buffer<Id> finish() {
@@ -122,6 +151,7 @@ class Numbering {
   std::int64_t count_ = 0, num_gaps_ = 0;
   std::vector<Range> ranges_{{0, 0}};
   bool has_map_ = false;
+  IdFilter<Id> filter_;
   Buffer<Id> nodes_;
   std::variant<std::unique_ptr<DirectIdMap<Id>>, std::unique_ptr<HashIdMap<Id>>> map_;
 };

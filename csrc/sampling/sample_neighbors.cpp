@@ -57,8 +57,26 @@ CompactedHop<Id> draw_block(Hops<Id, Nodes>& hops, const Relation<Id>& relation,
           });
     }
   };
+  const auto draw_among = [&](const auto& plan, const Numbering<Key>& numbering, EdgesAmong<Id>& edges) {
+    std::vector<EdgesAmong<Id>> of_ranges(static_cast<std::size_t>(plan.num_ranges()));
+    const auto of = [&](std::int64_t range) -> EdgesAmong<Id>& { return of_ranges[static_cast<std::size_t>(range)]; };
+    in_order(
+        plan.num_ranges(), plan.num_picks() < kParallelPicks ? 1 : std::min(request.threads, kMostDrawers),
+        [&](std::int64_t range) {
+          const std::int64_t begin = plan.range_begin(range), end = plan.range_begin(range + 1);
+          Buffer<Key> keys(plan.indptr[end] - plan.indptr[begin]);
+          thread_drawer<Id, Chosen>().draw(
+              op, relation.rows, plan, policy, begin, end, keys.data(), [](Key) {},
+              [&](std::int64_t offset, std::span<const Key> picked, std::span<const std::int64_t> positions) {
+                of(range).take(numbering, offset, picked, request.want_edge_ids ? positions.data() : nullptr);
+              });
+        },
+        [&](std::int64_t range) { edges.append(std::exchange(of(range), {})); });
+    if (!relation.edge_ids.empty())
+      for (std::int64_t& id : edges.edge_ids) id = relation.edge_ids[static_cast<std::size_t>(id)];
+  };
   const HopRoom room{op, static_cast<std::int64_t>(hop), policy.fanout, policy.replace};
-  return hops.block(room, relation.src, relation.dst, lay_out, draw);
+  return hops.block(room, relation.src, relation.dst, lay_out, draw, draw_among);
 }
 
 template <class Id, class Nodes>

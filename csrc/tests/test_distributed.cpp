@@ -151,8 +151,9 @@ void hops_of_nodes_are_those_of_the_whole_graph() {
   const Typed<Id> typed;
   const auto topology = typed.topology();
   const auto seeds = seeds_of(Nodes::kGroups);
-  for (int options = 0; options < 8; ++options) {
+  for (int options = 0; options < 16; ++options) {
     PartedRequest request = request_of((options & 1) != 0, (options & 2) != 0, (options & 4) != 0);
+    request.only_among = (options & 8) != 0;
     if (Nodes::kGroups) request.groups = Groups{3, kStreams};
     NeighborsRequest whole{request};
     for (std::size_t hop = 0; hop < request.fanouts.size(); ++hop) {

@@ -222,6 +222,46 @@ void a_minibatch_is_the_same_for_any_number_of_threads() {
 }
 
 template <class Id>
+void edges_among_seeds_are_those_of_the_whole_hop() {
+  const auto graph = large_graph<Id>(20'000);
+  std::vector<std::int64_t> seeds, edge_ids(graph.indices.size());
+  for (std::int64_t i = 0; i < 3'000; ++i) seeds.push_back(i * 7 % 20'000);
+  for (std::size_t i = 0; i < edge_ids.size(); ++i) edge_ids[i] = static_cast<std::int64_t>(3 * i + 1);
+  const RowView<Id> rows = graph.view();
+  const Topology<Id> topology{{{"", rows.num_rows()}}, {{"", 0, 0, rows, edge_ids}}};
+  const Seeds of_type{0, seeds};
+  for (const std::int64_t fanout : {7LL, -1LL}) {
+    NeighborsRequest request{{.sampled = {0}, .want_edge_ids = true}};
+    request.hops = {{Uniform{fanout, false, 11}}};
+    const auto whole = sample_neighbors(topology, {&of_type, 1}, request);
+    const auto& hop = whole.hops[0][0];
+    std::vector<std::int64_t> indptr{0}, sources, ids;
+    for (std::int64_t d = 0; d < 3'000; ++d) {
+      for (std::int64_t i = hop.indptr[d]; i < hop.indptr[d + 1]; ++i) {
+        if (hop.indices[i] >= 3'000) continue;
+        sources.push_back(hop.indices[i]);
+        ids.push_back(hop.edge_ids[i]);
+      }
+      indptr.push_back(std::ssize(sources));
+    }
+    CHECK(std::ssize(sources) > 100 && std::ssize(sources) < hop.indices.size() / 2);
+    request.only_among = true;
+    for (const int threads : kThreadCounts) {
+      request.threads = threads;
+      for (const std::int64_t limit : {std::int64_t{0}, kDirectMapLimit}) {
+        request.direct_limit = limit;
+        const auto among = sample_neighbors(topology, {&of_type, 1}, request);
+        const auto& block = among.hops[0][0];
+        CHECK(std::ranges::equal(block.indptr.first(block.indptr.size()), indptr));
+        CHECK(std::ranges::equal(block.indices.first(block.indices.size()), sources));
+        CHECK(std::ranges::equal(block.edge_ids.first(block.edge_ids.size()), ids));
+        CHECK(block.num_src == 3'000 && among.nodes[0].size() == 3'000);
+      }
+    }
+  }
+}
+
+template <class Id>
 void a_hop_and_its_errors_are_the_same_for_any_number_of_threads() {
   auto graph = large_graph<Id>(20'000);
   std::vector<std::int64_t> seeds;
@@ -292,6 +332,7 @@ SUITE(test_threads) {
   RUN(many_callers_share_the_threads);
   RUN(a_forked_child_starts_threads_of_its_own);
   RUN_FOR_BOTH_IDS(a_minibatch_is_the_same_for_any_number_of_threads);
+  RUN_FOR_BOTH_IDS(edges_among_seeds_are_those_of_the_whole_hop);
   RUN_FOR_BOTH_IDS(a_hop_and_its_errors_are_the_same_for_any_number_of_threads);
   RUN(rows_are_the_same_for_any_number_of_threads);
   RUN(lines_are_read_within_the_memory);

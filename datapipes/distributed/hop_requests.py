@@ -56,6 +56,7 @@ class HopRequests:
             replace=plan.replace,
             only_new=plan.only_new,
             want_edge_ids=plan.edge_ids,
+            only_among=plan.only_among,
             narrow=graph.index_dtype == torch.int32,
         )
         self._asked: list[Ask] = []

@@ -96,6 +96,7 @@ class HopPlan:
         replace: draw with replacement.
         only_new: at each hop, draw only for the nodes that the hop before found (NeighborSampler's frontier="new").
         edge_ids: return the ids of the sampled edges.
+        only_among: leave out edges whose sources are no seeds (with groups: no seeds of the same group).
         padding: the buckets to whose sizes the result is padded; only for a whole graph.
         chosen: the arrays from which `choice` draws: the result of `graph.choose`.
         node_numbers: the position of each node type in `graph.node_types`.
@@ -113,6 +114,7 @@ class HopPlan:
     replace: bool
     only_new: bool
     edge_ids: bool
+    only_among: bool = False
     padding: _core.Padding | None = None
     chosen: Any = field(init=False)
     node_numbers: dict[Any, int] = field(init=False)
@@ -153,6 +155,7 @@ class HopPlan:
             replace=self.replace,
             only_new=self.only_new,
             want_edge_ids=self.edge_ids,
+            only_among=self.only_among,
             num_threads=num_threads(),
             op=self.name,
             groups=None if trees is None else trees.core(seeds),

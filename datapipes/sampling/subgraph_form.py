@@ -4,8 +4,8 @@ docs/semantics.md, section 4.9, fixes these edges.
 
 "induced" has all edges among the nodes, "bidirectional" the sampled edges and their reverses. Both give one Block whose
 destinations are all of its sources, which a model uses in each layer. The edges among the nodes come from one more hop
-of all in-edges, drawn by the sampler's own choice (its rule of drawing). So groups (trees, times), weights and graphs
-in parts need no code of their own here.
+of all in-edges that has only edges among its seeds, drawn by the sampler's own choice (its rule of drawing). So groups
+(trees, times), weights and graphs in parts need no code of their own here.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class SubgraphForm:
             both = {*plan.edge_types, *reverses.values()}
             self.edge_types = tuple(sorted(both, key=lambda edge_type: edge_type or ()))
         if form == "induced" or plan.edge_ids:
-            everything = [[-1] * len(self.edge_types)]
-            self.plan = replace(plan, edge_types=self.edge_types, fanouts=everything, replace=False, only_new=False)
+            everything: dict[str, Any] = {"edge_types": self.edge_types, "fanouts": [[-1] * len(self.edge_types)]}
+            self.plan = replace(plan, **everything, replace=False, only_new=False, only_among=True)
 
     def question(self, sampled: Sampled, rng: RngKey, trees: SeedTrees | None) -> tuple[Any, ...] | None:
         """Return the arguments for `graph.hops` with which it returns all edges among the sampled nodes. None: these
@@ -82,8 +82,7 @@ class SubgraphForm:
         nodes = sampled.nodes if is_typed else {None: sampled.nodes}
         blocks: dict[Any, Block] = {}
         if among is not None:
-            hop = among.hops[0] if is_typed else {None: among.hops[0]}
-            blocks = {edge_type: _among(block, *_sizes(nodes, edge_type)) for edge_type, block in hop.items()}
+            blocks = among.hops[0] if is_typed else {None: among.hops[0]}
         if self.form == "bidirectional":
             hops = [hop if is_typed else {None: hop} for hop in sampled.hops]
             blocks = {one: self._both(one, nodes, hops, blocks.get(one)) for one in self.edge_types}
@@ -141,18 +140,6 @@ class SubgraphForm:
 def _sizes(nodes: Mapping[Any, Tensor], edge_type: Any) -> tuple[int, int]:
     src, dst = ends_of(edge_type)
     return int(nodes[src].shape[0]), int(nodes[dst].shape[0])
-
-
-def _among(block: Block, num_src: int, num_dst: int) -> Block:
-    """Return `block` without the edges whose sources are none of the first `num_src` nodes.
-
-    The block is a hop that was drawn for all nodes of a sample. The local ids from `num_src` on are sources that this
-    hop has newly found.
-    """
-    keep = block.indices < num_src
-    before = torch.cat((torch.zeros(1, dtype=torch.int64), keep.cumsum(0)))
-    edge_ids = None if block.edge_ids is None else block.edge_ids[keep]
-    return Block(before[block.indptr[: num_dst + 1]], block.indices[keep], num_src, edge_ids)
 
 
 def _merged(

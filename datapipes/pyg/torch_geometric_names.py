@@ -85,6 +85,7 @@ with warnings.catch_warnings():
     from torch_geometric.distributed.utils import DistEdgeHeteroSamplerInput
     from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
     from torch_geometric.loader.utils import filter_edge_store_, get_input_nodes, index_select
+    from torch_geometric.nn.models import MetaPath2Vec, Node2Vec
     from torch_geometric.sampler import (
         BaseSampler,
         HeteroSamplerOutput,
@@ -94,3 +95,4 @@ with warnings.catch_warnings():
     )
     from torch_geometric.sampler.base import NumNeighbors, SubgraphType
     from torch_geometric.sampler.neighbor_sampler import node_sample
+    from torch_geometric.utils.num_nodes import maybe_num_nodes

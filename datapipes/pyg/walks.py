@@ -116,9 +116,7 @@ class Node2Vec(torch_geometric_names.Node2Vec):  # type: ignore[misc]  # PyG com
         if check_int("Node2Vec", "walk_length", walk_length, 1) < check_int(
             "Node2Vec", "context_size", context_size, 1
         ):
-            raise ValueError(
-                f"Node2Vec: context_size is {context_size}, but walks have {walk_length} nodes. Lower it, or walk further."
-            )
+            raise ValueError(f"Node2Vec: context_size is {context_size}, but walks have {walk_length} nodes. Lower it.")
         self.num_nodes = maybe_num_nodes(edge_index, num_nodes)
         graph = CSCGraph.from_edge_index(edge_index.cpu().flip(0), self.num_nodes)
         self.rowptr, self.col = graph.indptr, graph.indices

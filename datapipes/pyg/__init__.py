@@ -7,15 +7,33 @@ datapipes imports this package.
 
 from datapipes.pyg.frames import column_stats, tensor_frames
 from datapipes.pyg.loader.loaders import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from datapipes.pyg.loader.subgraphs import (
+    ClusterData,
+    ClusterLoader,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
+    RandomNodeLoader,
+    ShaDowKHopSampler,
+)
 from datapipes.pyg.sampler import NeighborSampler
+from datapipes.pyg.walks import MetaPath2Vec, Node2Vec, random_walk
 
 __all__ = [
+    "ClusterData",
+    "ClusterLoader",
+    "GraphSAINTNodeSampler",
+    "GraphSAINTRandomWalkSampler",
     "LinkLoader",
     "LinkNeighborLoader",
+    "MetaPath2Vec",
     "NeighborLoader",
     "NeighborSampler",
+    "Node2Vec",
     "NodeLoader",
+    "RandomNodeLoader",
+    "ShaDowKHopSampler",
     "column_stats",
+    "random_walk",
     "tensor_frames",
 ]
 

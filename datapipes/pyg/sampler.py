@@ -219,7 +219,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         names = ("time_attr", "time_window", "weight_attr")
         chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         details = {"num_neighbors": self.num_neighbors.values, "subgraph_type": self.subgraph_type.value, **chosen}
-        return f"NeighborSampler({self.graph!r}, {', '.join(f'{name}={value!r}' for name, value in details.items())})"
+        texts = [repr(self.graph), *(f"{name}={value!r}" for name, value in details.items())]
+        return f"{type(self).__name__}({', '.join(texts)})"
 
     def fingerprint(self) -> Fingerprint:
         """Return {name: value} of what decides the draws. A saved state can be resumed only with an equal result."""
@@ -228,7 +229,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
 
     def _neighborhoods(self, fanouts: list[Any], disjoint: bool = False) -> Neighborhoods:
         where, weights = type(self).__name__, weight_name(self.weight_attr)
-        fanouts = check_fanouts(where, fanouts, self.graph)
+        fanouts = check_fanouts(where, fanouts, self.graph, least=0)
         choice = Choice() if weights is None else ByWeight(weights)
         if self.is_temporal:
             of_edges, of_nodes = (self.time_attr, None) if self._has_edge_time else (None, self.time_attr)

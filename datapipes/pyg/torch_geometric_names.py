@@ -83,8 +83,20 @@ with warnings.catch_warnings():
     from torch_geometric.distributed.dist_context import DistContext, DistRole
     from torch_geometric.distributed.local_feature_store import LocalTensorAttr
     from torch_geometric.distributed.utils import DistEdgeHeteroSamplerInput
-    from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+    from torch_geometric.loader import (
+        ClusterData,
+        ClusterLoader,
+        GraphSAINTNodeSampler,
+        GraphSAINTRandomWalkSampler,
+        LinkLoader,
+        LinkNeighborLoader,
+        NeighborLoader,
+        NodeLoader,
+        RandomNodeLoader,
+        ShaDowKHopSampler,
+    )
     from torch_geometric.loader.utils import filter_edge_store_, get_input_nodes, index_select
+    from torch_geometric.nn.models import MetaPath2Vec, Node2Vec
     from torch_geometric.sampler import (
         BaseSampler,
         HeteroSamplerOutput,
@@ -94,3 +106,4 @@ with warnings.catch_warnings():
     )
     from torch_geometric.sampler.base import NumNeighbors, SubgraphType
     from torch_geometric.sampler.neighbor_sampler import node_sample
+    from torch_geometric.utils.num_nodes import maybe_num_nodes

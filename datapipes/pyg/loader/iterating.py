@@ -35,13 +35,6 @@ from datapipes.seeds.item_sampler import ItemSampler
 from datapipes.seeds.item_set import ItemSet
 
 MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
-# Arguments that only constructors read (PyG's and torch's); torch itself refuses to set the others later.
-_READ_ONCE = {
-    *("input_nodes", "input_time", "input_id", "edge_label_index", "edge_label", "edge_label_time"),
-    *("num_neighbors", "replace", "subgraph_type", "directed", "disjoint", "temporal_strategy"),
-    *("time_attr", "time_window", "weight_attr", "is_sorted", "neighbor_sampler", "neg_sampling_ratio"),
-    *("features", "seed", "shuffle", "generator", "collate_fn", "pin_memory_device"),
-}
 
 
 class _OfView:
@@ -68,6 +61,15 @@ class Iterating:
 
     _view_class: type[View] = View
     _ranks = (0, 1)  # this rank, and the number of ranks
+    # Arguments that only constructors read (PyG's and torch's); torch itself refuses to set the others later.
+    _read_once = frozenset(
+        {
+            *("input_nodes", "input_time", "input_id", "edge_label_index", "edge_label", "edge_label_time"),
+            *("num_neighbors", "replace", "subgraph_type", "directed", "disjoint", "temporal_strategy"),
+            *("time_attr", "time_window", "weight_attr", "is_sorted", "neighbor_sampler", "neg_sampling_ratio"),
+            *("features", "seed", "shuffle", "generator", "collate_fn", "pin_memory_device"),
+        }
+    )
     # stored in the view
     data = _OfView("data")
     input_data = _OfView("input_data")
@@ -137,7 +139,7 @@ class Iterating:
         Raises:
             ValueError: Only the constructor reads the attribute, so a new value would change nothing.
         """
-        if name in _READ_ONCE and getattr(self, "_DataLoader__initialized", False):
+        if name in self._read_once and getattr(self, "_DataLoader__initialized", False):
             kind = type(self).__name__
             users = [cls for cls in type(self).__mro__ if not cls.__module__.startswith(("datapipes.", "torch"))]
             if name not in names_in_code(users):

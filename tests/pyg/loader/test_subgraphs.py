@@ -1,0 +1,196 @@
+"""PyG's loaders of whole subgraphs: batches are those of PyG's plain definitions, and a function of seed and epoch."""
+
+import copy
+
+import pytest
+import torch
+from pyg_cases import Data, assert_same, digests, pyg, random_data, random_hetero
+from torch_geometric.data import Batch
+
+from datapipes.pyg.loader import (
+    ClusterData,
+    ClusterLoader,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
+    NeighborLoader,
+    RandomNodeLoader,
+    ShaDowKHopSampler,
+)
+
+
+def with_ids(data):
+    """The data with the ids of its nodes, in a form that PyG's `subgraph` takes."""
+    for store in data.node_stores:
+        store.n = torch.arange(store.num_nodes)
+        store.pop("table", None)  # an array, which PyG cannot slice
+    return data
+
+
+DATA, HETERO = with_ids(random_data(1)), with_ids(random_hetero(1))
+# As METIS might: 4 clusters, one of a single node. PyG's class makes the rest of it.
+CLUSTERS = torch.tensor([0, 1, 2, 3] + [0, 1, 2] * 12)
+
+
+class GivenClusters(ClusterData):
+    def _metis(self, edge_index, num_nodes):
+        return CLUSTERS
+
+
+def shadow(data=DATA, depth=2, num_neighbors=3, **options):
+    return ShaDowKHopSampler(data, depth, num_neighbors, **{"batch_size": 8, **options})
+
+
+def parts(data=DATA, num_parts=4, **options):
+    return RandomNodeLoader(data, num_parts, **options)
+
+
+def clusters(sparse_format="csr", **options):
+    return ClusterLoader(GivenClusters(DATA, 4, log=False, sparse_format=sparse_format), **{"batch_size": 2, **options})
+
+
+def saint(data=DATA, batch_size=5, **options):
+    return GraphSAINTNodeSampler(data, batch_size, **{"num_steps": 4, **options})
+
+
+def saint_walks(data=DATA, batch_size=3, walk_length=2, **options):
+    return GraphSAINTRandomWalkSampler(data, batch_size, walk_length, **{"num_steps": 4, **options})
+
+
+# --- what batches hold
+
+
+def test_a_random_part_is_pygs_subgraph_of_its_nodes():
+    for data in (DATA, HETERO):
+        nodes = []
+        for batch in parts(data, shuffle=True, seed=3):
+            ids = {kind: batch[kind].n for kind in data.node_types} if data is HETERO else batch.n
+            assert_same(batch, data.subgraph(ids))
+            nodes.append(torch.cat([store.n + 100 * place for place, store in enumerate(batch.node_stores)]))
+        assert len(nodes) == 4
+        assert len(torch.cat(nodes).unique()) == len(torch.cat(nodes)) == data.num_nodes
+
+
+@pytest.mark.parametrize("sparse_format", ["csr", "csc"])
+def test_batches_of_clusters_are_those_of_pygs_loader(sparse_format):
+    theirs = pyg.loader.ClusterLoader(GivenClusters(DATA, 4, log=False, sparse_format=sparse_format), batch_size=2)
+    for ours, expected in zip(clusters(sparse_format), theirs, strict=True):
+        assert_same(ours, expected)
+    seen = torch.cat([batch.n for batch in clusters(sparse_format, shuffle=True)])
+    assert torch.equal(seen.sort().values, DATA.n)
+
+
+def test_clusters_are_those_of_metis():
+    pytest.importorskip("pymetis")
+    ring = torch.stack((torch.arange(6), torch.tensor([1, 2, 0, 4, 5, 3])))  # two of them
+    data = Data(edge_index=torch.cat((ring, ring.flip(0)), 1), n=torch.arange(6), num_nodes=6)
+    for recursive in (False, True):
+        clusters = ClusterData(data, 2, recursive, log=False)
+        assert sorted(sorted(cluster.n.tolist()) for cluster in clusters) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_shadow_batch_joins_the_subgraphs_of_the_roots():
+    mask = DATA.train_mask
+    roots = []
+    for batch in shadow(num_neighbors=-1, node_idx=mask, shuffle=True):
+        root_ids = batch.n[batch.root_n_id]
+        within = [pyg.utils.k_hop_subgraph(int(root), 2, DATA.edge_index, num_nodes=40)[0] for root in root_ids]
+        expected = Batch.from_data_list([DATA.subgraph(nodes) for nodes in within])
+        assert batch.num_graphs == len(root_ids)
+        for name in ("x", "n", "edge_index", "edge_attr", "edge_time", "batch", "ptr"):
+            assert torch.equal(batch[name], expected[name]), name
+        assert torch.equal(batch.y, DATA.y[root_ids])
+        roots.append(root_ids)
+    assert torch.equal(torch.cat(roots).sort().values, mask.nonzero().flatten())
+    for batch in shadow(depth=1, num_neighbors=1, transform=lambda batch: batch.update({"changed": 1})):
+        assert batch.changed == 1
+        assert batch.ptr.diff().max() <= 2
+
+
+def test_a_saint_batch_is_the_subgraph_of_nodes_that_are_drawn():
+    for loader in (saint(sample_coverage=3, log=False), saint_walks(sample_coverage=3, log=False)):
+        whole = copy.copy(DATA)
+        whole.num_nodes, whole.node_norm, whole.edge_norm = 40, loader.node_norm, loader.edge_norm
+        assert len(loader) == len([*loader]) == 4
+        for batch in loader:
+            assert_same(batch, whole.subgraph(batch.n))
+
+
+def test_saint_draws_sources_of_edges_and_walks_along_out_edges():
+    data = Data(edge_index=torch.tensor([[0, 0, 0, 1, 2], [1, 2, 3, 2, 3]]), n=torch.arange(4), num_nodes=4)
+    drawn = torch.cat([batch.n for batch in saint(data, 1, num_steps=300)]).bincount(minlength=4)
+    assert drawn[3] == 0
+    assert 150 < drawn[0] < 210  # 3 of 5
+    assert 40 < drawn[1] < 80
+    line = Data(edge_index=torch.stack((torch.arange(9), torch.arange(1, 10))), n=torch.arange(10), num_nodes=10)
+    for batch in saint_walks(line, 1, 3, num_steps=20):
+        first = int(batch.n[0])
+        assert batch.n.tolist() == [*range(first, min(first + 4, 10))]
+
+
+def test_norms_are_kept_in_a_folder(tmp_path):
+    norms = saint(sample_coverage=2, save_dir=tmp_path, log=False).node_norm
+    (path,) = tmp_path.iterdir()
+    torch.save((norms * 0, torch.zeros(160)), path)
+    assert saint(sample_coverage=2, save_dir=tmp_path).node_norm.sum() == 0
+
+
+# --- what they depend on
+
+LOADERS = {
+    "shadow": shadow,
+    "parts": lambda **options: parts(shuffle=True, **options),
+    "hetero": lambda **options: parts(HETERO, shuffle=True, **options),
+    "clusters": lambda **options: clusters(batch_size=1, shuffle=True, **options),
+    "saint": saint,
+    "walks": saint_walks,
+}
+
+
+@pytest.mark.parametrize("make", LOADERS.values(), ids=[*LOADERS])
+def test_batches_depend_on_seed_epoch_and_number_alone(make):
+    loader = make(seed=5)
+    epochs = [digests(loader), digests(loader)]
+    assert epochs[0] != epochs[1]
+    assert epochs[0] != digests(make(seed=6))
+    for options in (
+        {"num_workers": 2},
+        {"num_workers": 1, "filter_per_worker": True},
+        {"num_workers": 1, "worker_method": "thread"},
+    ):
+        with_workers = make(seed=5, **options)
+        assert digests(with_workers) == epochs[0]
+        with_workers.close()
+    begun = iter(make(seed=5))
+    next(begun)
+    other = make(seed=5)
+    other.load_state_dict(begun._loader.state_dict())
+    assert digests(other) == epochs[0][1:]
+    assert digests([loader.minibatch(1, 1)]) == epochs[1][1:2]
+    assert digests([copy.deepcopy(loader)([0, 1])]) == digests([loader([0, 1])])
+
+
+# --- what is refused
+
+
+def test_what_no_subgraph_is_made_of_is_refused(refuses, tmp_path):
+    for make in (shadow, saint, saint_walks):
+        refuses(TypeError, make, HETERO)
+    refuses(TypeError, parts, 3)
+    refuses(TypeError, ClusterLoader, DATA)
+    for name in ("input_time", "input_id"):
+        refuses(TypeError, shadow, **{name: DATA.n})
+    refuses(TypeError, parts, custom_cls=Data)
+    refuses(TypeError, saint, sampler=[0])
+    for options in ({"depth": 0}, {"num_neighbors": -2}):
+        refuses(ValueError, shadow, **options)
+    refuses(ValueError, parts, num_parts=0)
+    for options in ({"num_steps": 0}, {"sample_coverage": -1}):
+        refuses(ValueError, saint, **options)
+    refuses(ValueError, saint_walks, walk_length=-1)
+    refuses(ValueError, saint, Data(num_nodes=3))
+    refuses(ValueError, saint, Data(edge_index=DATA.edge_index, node_norm=DATA.x), sample_coverage=1)
+    torch.save((torch.ones(3), torch.ones(2)), tmp_path / "graphsaintnodesampler_5_0_1.pt")
+    refuses(ValueError, saint, sample_coverage=1, save_dir=tmp_path)
+    with refuses(ValueError):
+        saint().num_steps = 3
+    NeighborLoader(DATA, [2]).num_steps = 3  # an attribute of the user

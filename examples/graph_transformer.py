@@ -22,7 +22,7 @@ from training import METRICS, Settings, has_direction, make_encoder, node_keys
 import datapipes as dp
 
 NUM_TOKENS, WIDTH, DROPOUT, BATCH_SIZE, LEARNING_RATE = 16, 128, 0.3, 256, 2e-3
-NUMBERS = {"ppr_scores": torch.log, "time_age": torch.log1p, "rating": torch.asinh}  # of edges, and how they are scaled
+NUMBERS = {"score": torch.log, "time_age": torch.log1p, "rating": torch.asinh}  # of edges, and how they are scaled
 
 
 class KindAdder(dp.MiniBatchTransformer):
@@ -82,7 +82,7 @@ def nodes_by_pagerank(data: dp.datasets.Dataset) -> Task:
 
     items = [data.train_set, data.validation_set, data.test_set]
     encoder = make_encoder(data, Settings(hidden=WIDTH), None)
-    return items, sampled, GraphTransformer(encoder, ["ppr_scores"], data.num_classes)
+    return items, sampled, GraphTransformer(encoder, ["score"], data.num_classes)
 
 
 def ratings_by_time(data: dp.datasets.Dataset) -> Task:

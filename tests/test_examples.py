@@ -65,6 +65,39 @@ def test_node2vec_learns_from_walks():
     assert re.search(r"^AUC of links 0\.\d{4}$", output, re.MULTILINE)
 
 
+def write_ratings(path: Path, num_users: int, num_ratings: int) -> Path:
+    """Write ratings, one a minute: the users of even ids are trusted by all, the others by nobody."""
+    rows = [
+        f"{k % 7},{7 + k * 5 % num_users},{(7 + k * 5 % num_users) % 2 * -6 + 3},{60 * k}" for k in range(num_ratings)
+    ]
+    path.write_text("\n".join(["from,to,feature,time", *rows]) + "\n", encoding="ascii")
+    return path
+
+
+@pytest.mark.usefixtures("same_threads")
+@pytest.mark.parametrize(("tokens", "epochs"), [("ppr", 30), ("temporal", 6)])
+@pytest.mark.parametrize("seed", ranked([0, 1, 2], 1))
+def test_the_graph_transformer_learns_from_both_kinds_of_tokens(tmp_path, monkeypatch, capsys, tokens, epochs, seed):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    path = write_ring(tmp_path / "ring.npz", 400)
+    if tokens == "temporal":
+        path = write_ratings(tmp_path / "soc-sign-bitcoinotc.csv", 24, 300)
+    arguments = ["--tokens", tokens, "--data", str(path), "--epochs", str(epochs), "--seed", str(seed)]
+    monkeypatch.setattr(sys, "argv", ["graph_transformer.py", *arguments])
+    runpy.run_path(str(EXAMPLES / "graph_transformer.py"), run_name="__main__")
+    output = capsys.readouterr().out
+    assert len(re.findall(r"^epoch \d+  validation auc \d\.\d{4}$", output, re.MULTILINE)) == epochs
+    assert float(re.search(r"^test auc (\d\.\d{4})$", output, re.MULTILINE)[1]) > 0.9
+
+
+def test_tokens_by_time_need_ratings(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    arguments = ["--tokens", "temporal", "--data", str(write_ring(tmp_path / "ring.npz", 400))]
+    monkeypatch.setattr(sys, "argv", ["graph_transformer.py", *arguments])
+    with pytest.raises(SystemExit, match=r"^ring has no ratings with times\. Pass a file"):
+        runpy.run_path(str(EXAMPLES / "graph_transformer.py"), run_name="__main__")
+
+
 # Node classification.
 
 

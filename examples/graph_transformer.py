@@ -6,6 +6,9 @@ Run: python examples/graph_transformer.py [--tokens ppr | temporal] [--data FOLD
 personalised PageRank: each is the sum of its features, its rank and score, and the direction of its edge to the seed.
 --tokens temporal tells whether a rating is positive, in SNAP's soc-sign-bitcoin-otc. The tokens are the last earlier
 ratings that its rater and its rated user gave or got: value and age. The first 70 % train, the next 15 % validate.
+Mean and standard deviation of seeds 0, 1, 2: test accuracy on Debian 0.7557 ± 0.0035, below node_classification.py's
+0.7729 ± 0.0019; test AUC of ratings, with --epochs 3, 0.8934 ± 0.0012, of a logistic regression over the means and
+counts of earlier ratings 0.8392.
 """
 
 from __future__ import annotations

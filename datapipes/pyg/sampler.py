@@ -69,8 +69,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         time_attr: the attribute of nodes, or of edges, that holds times, int64.
         time_window: (keyword only) with `time_attr`, draw only in-edges at most this much earlier than the seed.
         weight_attr: the edge attribute that holds weights, or {edge type: attribute}; edges of a type without weights
-            are drawn uniformly. An in-edge of weight 0 is never drawn, even with -1. With `time_attr`, in-edges are
-            drawn by weight among those of the right times.
+            are drawn uniformly. Weight 0 is never drawn, even with -1. With `time_attr`, among those in time.
         is_sorted: True says that the destinations in `edge_index` ascend. This is checked, and nothing is sorted.
         directed: False means subgraph_type="induced"; deprecated in PyG.
         seed: decides all draws of a call, together with the number of calls before it. None: each call takes a random

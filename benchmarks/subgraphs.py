@@ -8,13 +8,12 @@ the same trees, and beside a plain pass in C++ that reads all in-edges of all no
 sample_induced_subgraph (InducedSubgraphSampler): the edges among 20,000 random nodes, beside sample_in_subgraph, which
 copies all their in-edges. One thread, all in alternation, median of 9.
 Run: python benchmarks/subgraphs.py --graph GRAPH
-Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU, commit d250187, two runs): at eps 1e-4 36
-and 37 us a seed, which follows 1,667 edges, 1.9 and 2.0 times the rate of a map, 1.08 and 1.12 that of arrays; at 1e-5
-387 us, 15,770 edges, 2.2 times a map, 0.98 and 1.00 times arrays, which take 24 bytes a node for each thread. PinSAGE
-29 ms, 1.9 and 2.1 times its walks. Since edges among the nodes are looked up, with other work on both cores, ratios of
-two runs: ShaDow 4.1 and 4.3 times a plain pass over its 30.9 million in-edges, 217 and 234 times its trees of 50,000
-nodes; alone on a core 80 to 85 ms of processor time, where it took 780 to 880. An induced subgraph 0.7 and 0.9 times
-a copy of its in-edges, 2.4 ms of processor time, where it took 5.5.
+Result (2-core AMD EPYC VM, shared, 1M nodes / 20M edges, torch 2.13.0 CPU, commit ac3c680, two runs): at eps 1e-4 32
+and 35 us a seed, which follows 1,667 edges, 3.3 and 3.6 times the rate of a map, 1.46 and 1.48 that of arrays, which
+take 24 bytes a node for each thread; at 1e-5 304 and 310 us, 15,770 edges, 3.4 and 3.5 times a map, 1.42 and 1.47 times
+arrays. PinSAGE 31 and 32 ms, 2.2 times its walks. ShaDow 81 and 86 ms, 3.8 and 4.4 times a plain pass over its 30.9
+million in-edges, 59 times its trees of 50,000 nodes. An induced subgraph 2.2 ms, 0.67 and 0.68 times a copy of its in-
+edges.
 """
 
 from __future__ import annotations

@@ -49,6 +49,8 @@ class InBatchNegativeSampler(NegativeSampler):
             )
 
     def _seeds(self, wanted: Wanted, rng: RngKey, edge_type: Any) -> Tensor:
+        if type(self).sample is not NegativeSampler.sample:  # a subclass draws by itself
+            return super()._seeds(wanted, rng, edge_type)
         pairs, _ = wanted.repeated()
         negatives, others = pairs.clone(), len(wanted.positives) - 1
         if others > 0:

@@ -90,19 +90,26 @@ class PinSageSampler(ScoredNeighborSampler):
 
     def _neighbors(self, nodes: Tensor, hop: int, rng: RngKey) -> Asking[Neighbors]:
         num_entries = len(nodes) * self.num_walks * (len(self.plan.steps) + 1)
-        check_memory(self.name, f"walks with {num_entries} nodes", BYTES_PER_ENTRY * num_entries, "Walk less.")
+        check_memory(
+            self.name,
+            f"walks with {num_entries} nodes",
+            BYTES_PER_ENTRY * num_entries,
+            "Lower num_walks or batch_size.",
+        )
         walks, _ = yield "drawn", (self.plan, nodes, self.plan.keys(rng, hop))
         ends = walks[:, :, self.plan.traversal :: self.plan.traversal].reshape(len(nodes), -1)
         return most_visited(nodes, ends, self.num_neighbors[-1 - hop])
 
     def fingerprint(self) -> Fingerprint:
         path = {} if self.metapath is None else {"metapath": [join_key(edge_type) for edge_type in self.metapath]}
-        of_walks = {name: getattr(self, name) for name in ("num_walks", "walk_length", "restart_prob")}
-        return {**super().fingerprint(), **of_walks, **path}
+        return {**super().fingerprint(), **self._of_walks(), **path}
 
     def describe(self) -> dict[str, Any]:
-        of_walks = {name: getattr(self, name) for name in ("num_walks", "walk_length", "restart_prob")}
-        return {**super().describe(), **of_walks, **({} if self.metapath is None else {"metapath": self.metapath})}
+        path = {} if self.metapath is None else {"metapath": self.metapath}
+        return {**super().describe(), **self._of_walks(), **path}
+
+    def _of_walks(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("num_walks", "walk_length", "restart_prob")}
 
 
 def most_visited(nodes: Tensor, visited: Tensor, count: int) -> Neighbors:

@@ -139,9 +139,11 @@ class PprSampler(ScoredNeighborSampler):
         return Sampled(torch.cat((seeds.to(ids.dtype), ids[others])), places.to(ids.dtype), [], groups)
 
     def fingerprint(self) -> Fingerprint:
-        form = {} if self._form is None else {"subgraph_type": self.subgraph_type, "disjoint": self.disjoint}
-        return {**super().fingerprint(), "alpha": self.alpha, "eps": self.eps, **form}
+        return {**super().fingerprint(), **self._of_ranks()}
 
     def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **self._of_ranks()}
+
+    def _of_ranks(self) -> dict[str, Any]:
         form = {} if self._form is None else {"subgraph_type": self.subgraph_type, "disjoint": self.disjoint}
-        return {**super().describe(), "alpha": self.alpha, "eps": self.eps, **form}
+        return {"alpha": self.alpha, "eps": self.eps, **form}

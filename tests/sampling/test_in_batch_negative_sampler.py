@@ -87,3 +87,14 @@ def test_what_an_in_batch_sampler_refuses(refuses):
     refuses(ValueError, items().sample_in_batch_negative, 1)
     refuses(ValueError, pairs_chain(labels=torch.arange(22)).sample_in_batch_negative, 1)
     refuses(TypeError, pairs_chain().sample_in_batch_negative, small_graph())
+
+
+class Own(dp.InBatchNegativeSampler):
+    def sample(self, pairs, rng, edge_type, timestamps):
+        return torch.stack((pairs[:, 0], torch.zeros_like(pairs[:, 1])), 1)
+
+
+def test_a_subclass_may_draw_by_itself():
+    made = first(Own(pairs_chain(), 1))
+    assert not made.seeds[made.labels == 0, 1].any()
+    assert made.seeds[made.labels == 1, 1].any()

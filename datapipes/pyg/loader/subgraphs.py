@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import check_int
+from datapipes.base.folder import new_beside
 from datapipes.base.progress import hidden, nothing
 from datapipes.chain.stage import SeedStage
 from datapipes.graph.csc_graph import CSCGraph
@@ -227,7 +228,9 @@ class GraphSAINT(SubgraphLoader):
         with nullcontext() if log else hidden():
             norms = measure_norms(pipe, self.sample_coverage)
         if path is not None:
-            torch.save(tuple(norms), path)
+            new = new_beside(path)  # a run that is ended leaves no part of the file
+            torch.save(tuple(norms), new)
+            new.replace(path)
         return norms
 
     def _steps(self, items: ItemSet) -> SeedStage:

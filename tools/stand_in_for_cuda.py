@@ -33,7 +33,9 @@ def stand_in_for_cuda(site_packages: Path) -> list[str]:
         needed |= libraries
         defined |= own
         undefined |= looked_for
-    missing = sorted(name for name in needed if name.startswith(PREFIXES) and not list(site_packages.rglob(name)))
+    # Where torch looks. Others bring libraries of these names for themselves, as triton does.
+    there = {path.name for place in (folder, site_packages / "nvidia") for path in place.rglob("lib*")}
+    missing = sorted(name for name in needed - there if name.startswith(PREFIXES))
     functions: dict[str, dict[str, list[str]]] = {name: defaultdict(list) for name in missing}
     for symbol, (library, version) in undefined.items():
         if library in functions:

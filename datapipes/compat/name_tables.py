@@ -25,6 +25,16 @@ _TO_PYG = "minibatch.to_pyg() has it"
 _LOADER = "dp.ItemSampler(items, batch_size).sample_neighbor(graph, fanouts), then dp.DataLoader(pipe)"
 _PYG_LOADERS = f"{_LOADER}; or with PyG's arguments and batches: from datapipes.pyg.loader import"
 _LOADER_NAMES = ("NeighborLoader", "LinkNeighborLoader", "NodeLoader", "LinkLoader")
+_WALKS = "pipe.sample_random_walk(graph, walk_length)"
+_OF_WALKS = f"{_WALKS}; or under this name: from datapipes.pyg import"
+_CLUSTERS = "pipe.sample_induced_subgraph(graph, clusters=dp.distributed.find_parts(graph, num_parts))"
+_SAINT = f"{_WALKS}, then pipe.sample_induced_subgraph(graph)"
+_SUBGRAPHS = {
+    "ShaDowKHopSampler": "pipe.sample_shadow(graph, fanouts)",
+    **dict.fromkeys(("ClusterData", "ClusterLoader"), _CLUSTERS),
+    "RandomNodeLoader": "pipe.sample_induced_subgraph(graph)",
+    **dict.fromkeys(("GraphSAINTNodeSampler", "GraphSAINTRandomWalkSampler"), _SAINT),
+}
 _SERVER = "dp.distributed.PartitionServer(root, part, chains=True, namebook=namebook).start(), or datapipes serve"
 _PRODUCER = "client.create_producer(server_rank, pipe, worker_key, num_workers=...)"
 _IN_DISTRIBUTED = "it stands in datapipes.distributed"
@@ -135,7 +145,9 @@ ATTRIBUTES: Table = {
     },
     "Stage": {
         "temporal_sample_layer_neighbor": _TEMPORAL_LAYER,
-        "sample_subgraph": "derive a sampler from dp.stages.Sampler",
+        "sample_subgraph": "pipe.sample_induced_subgraph(graph); or derive a sampler from dp.stages.Sampler",
+        "sample_labor": "pipe.sample_layer_neighbor(graph, fanouts)",
+        "random_walk": _WALKS,
         "map": "pipe.transform(fn)",
         "filter": "pipe.transform(fn): a function that returns None drops the minibatch",
         "batch": "dp.ItemSampler(items, batch_size)",
@@ -208,6 +220,13 @@ ATTRIBUTES: Table = {
     },
     "datapipes": {
         **{name: f"{_PYG_LOADERS} {name}" for name in _LOADER_NAMES},
+        **{name: f"{chain}; or from datapipes.pyg.loader import {name}" for name, chain in _SUBGRAPHS.items()},
+        **{name: f"{_OF_WALKS} {name}" for name in ("random_walk", "Node2Vec", "MetaPath2Vec")},
+        "node2vec_random_walk": _WALKS,
+        "SAINTSampler": _SAINT,
+        "ClusterGCNSampler": _CLUSTERS,
+        "PinSAGESampler": "pipe.sample_pinsage(graph, num_neighbors, num_walks, walk_length, restart_prob)",
+        "LaborSampler": "dp.LayerNeighborSampler",
         "DistNeighborLoader": _DIST_LOADER,
         "DistNeighborSampler": "dp.distributed.DistNeighborSampler; pipe.dist_sample_neighbor(dist_graph, fanouts)",
         "HGTLoader": "there is no HGT sampling; " + _LOADER + ": the graph may be a dp.HeteroCSCGraph",
@@ -298,6 +317,7 @@ KEYWORDS: Table = {
         "drop_uneven_inputs": "dp.DistributedItemSampler takes it, as drop_uneven",
         "num_replicas": "dp.DistributedItemSampler takes it, as world_size",
         "num_samples": "num_items",
+        "replace": "replacement",
     },
     "NeighborSampler": {
         **dict.fromkeys(("num_neighbors", "fanout"), _FANOUTS),
@@ -360,6 +380,10 @@ KEYWORDS["TemporalNeighborSampler"] = {
     **dict.fromkeys(("input_time", "edge_label_time"), _SEED_TIMES),
 }
 KEYWORDS["NeighborSampler"] |= dict.fromkeys(("edge_time_attr", "node_time_attr"), _TEMPORAL)
+KEYWORDS["RandomWalkSampler"] = {"length": "walk_length", "num_walks": "walks_per_node", "prob": "prob_name"}
+KEYWORDS["PinSageSampler"] = {"num_traversals": "walk_length", "termination_prob": "restart_prob"}
+KEYWORDS["PinSageSampler"]["return_edge_ids"] = "leave it out: its edges are not those of the graph"
+KEYWORDS["PprSampler"] = {"topk": "num_neighbors", "epsilon": "eps"}
 _PARTS = {"data": "graph: dp.distributed.DistGraph.connect(root, namebook), of a graph that was partitioned"}
 KEYWORDS |= {"DistNeighborSampler": _PARTS, "DistTemporalNeighborSampler": _PARTS}
 KEYWORDS["MiniBatch"] = ATTRIBUTES["MiniBatch"]  # keywords of MiniBatch.replace

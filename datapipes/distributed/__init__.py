@@ -31,7 +31,7 @@ from datapipes.partition.methods.metis_parts import MetisError
 from datapipes.partition.native.native_book import open_book
 from datapipes.partition.native.part import Part
 from datapipes.partition.partition_report import PartitionReport
-from datapipes.partition.partitioner import Partitioner
+from datapipes.partition.partitioner import Partitioner, find_parts
 from datapipes.partition.stores.feature_lookup import FeatureClient
 from datapipes.partition.stores.local_feature_store import LocalFeatureStore
 from datapipes.partition.stores.local_graph_store import LocalGraphStore
@@ -64,6 +64,7 @@ __all__ = [
     "build_chain",
     "connect",
     "describe_chain",
+    "find_parts",
     "open_book",
     "publish_address",
 ]

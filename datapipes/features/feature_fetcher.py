@@ -327,7 +327,8 @@ class FeatureFetcher(MiniBatchTransformer):
         if self._of_edges and not sampler.return_edge_ids:
             raise ValueError(
                 f"fetch_feature: edge features {shown(self.edge_feature_keys)} need edge ids, but the sampler upstream "
-                "was built with return_edge_ids=False. Build it with return_edge_ids=True."
+                "was built with return_edge_ids=False. Build it with return_edge_ids=True; the edges of sample_ppr and "
+                "sample_pinsage have scores and no features."
             )
 
     def describe(self) -> dict[str, Any]:

@@ -162,8 +162,8 @@ def _kept_picks(where: str, hops: list[Block]) -> list[slice]:
         if first > 0 and not _are_repeated(block, seen, hops[:hop], kept):
             raise ValueError(
                 f"{where}: found blocks in which hop {hop} drew other in-edges for nodes that an earlier hop had drawn "
-                "for (frontier='all'); PyG's Data has one set of in-edges for each node. Sample with frontier='new', "
-                "or without padding with the fanouts -1, or give the model the blocks."
+                "for (frontier='all'); PyG's Data has one set of in-edges for each node. Give the model the blocks, "
+                "or sample with frontier='new', or without padding with the fanouts -1, if the sampler has these."
             )
         kept.append(slice(first, block.num_edges))
         seen = block.num_dst

@@ -8,13 +8,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from datapipes.base.checks import check_bool, check_choice
 from datapipes.base.folder import check_root, new_folder
-from datapipes.base.progress import Progress, bars
+from datapipes.base.progress import Progress, bars, nothing
 from datapipes.graph.graph import Graph
 from datapipes.partition.book import with_edge_map, wrong_edge_ids
 from datapipes.partition.layouts import PARTITION
-from datapipes.partition.methods.assign import check_arguments, make_assignment
+from datapipes.partition.methods.assign import BALANCED, assign, check_arguments, make_assignment
 from datapipes.partition.native.native_write import write_native
 from datapipes.partition.part_to_write import check_times
 from datapipes.partition.partition_report import Cost, PartitionReport, measure
@@ -22,10 +24,40 @@ from datapipes.partition.pyg.pyg_names import PygMisfit
 from datapipes.partition.pyg.pyg_write import check_pyg, pyg_bytes, write_pyg
 from datapipes.partition.source import source_of
 
-__all__ = ["Partitioner"]
+__all__ = ["Partitioner", "find_parts"]
 
 _NAME = "Partitioner"
 _LAYOUTS = ("native", "pyg")
+
+
+def find_parts(
+    graph: Graph,
+    num_parts: int,
+    *,
+    method: str = "metis",
+    recursive: bool = False,
+    rng_seed: int = 0,
+    balance: Mapping[str, float] | None = None,
+) -> Any:
+    """Return the part of each node, int64 [num_nodes], with types {type: [num_nodes]}; nothing is written.
+
+    `sample_induced_subgraph(clusters=...)` takes them: many small parts, for Cluster-GCN.
+
+    Args:
+        graph: a CSCGraph or HeteroCSCGraph.
+        num_parts, method, recursive, rng_seed: see Partitioner.
+        balance: see Partitioner; by default only numbers of nodes are balanced. No part is empty.
+    Raises:
+        TypeError, ValueError, ModuleNotFoundError, MemoryError, MetisError: see Partitioner and its
+            `generate_partition`.
+    """
+    if balance is None and method in BALANCED:
+        balance = {"nodes": 1.0}
+    options: dict[str, Any] = {"recursive": recursive, "rng_seed": rng_seed, "progress": nothing, "balance": balance}
+    book = assign(source_of(graph, where="find_parts"), num_parts, method=method, **options)
+    types = graph.node_types
+    parts = {kind: book.nodes(kind).part_of(torch.arange(graph.num_nodes_of(kind))).long() for kind in types}
+    return parts if graph.is_heterogeneous else parts[None]
 
 
 class Partitioner:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.array_digest import version_of
-from datapipes.base.checks import check_bool, check_index_tensor, check_int, check_within
+from datapipes.base.checks import check_index_tensor, check_int, check_within
 from datapipes.base.clock import NoClock
 from datapipes.base.progress import working
 from datapipes.base.rng import MAX_EPOCH
@@ -38,20 +38,21 @@ BYTES_PER_NODE = 16  # that the order of nodes by cluster takes while it is comp
 class InducedSubgraphSampler(ChoiceSampler):
     """Take all edges among nodes: the seeds, or the nodes of clusters or of walks. It draws nothing.
 
-    Sets `blocks`, one Block whose destinations are all of its sources, `input_nodes` and `compacted_seeds`. With
-    `clusters` or `walks`, `seeds` become the nodes, each once, in ascending order, and `extra` is dropped; a model is
-    trained on all nodes, and `fetch_feature` reads their labels.
+    Sets `blocks`, one Block whose destinations are all of its sources, `input_nodes` and `compacted_seeds`. If the
+    seeds are clusters, or `sample_random_walk` before this stage has made walks (GraphSAINT), `seeds` become their
+    nodes, each once, in ascending order, and `extra` is dropped; a model is trained on all nodes, and `fetch_feature`
+    reads their labels.
 
     Args:
         graph: the CSCGraph, HeteroCSCGraph or DistGraph that has the edges.
-        clusters: int64 [num_nodes], the cluster of each node of a graph without types, such as METIS finds. Seeds are
-            numbers of clusters, ItemSet(num_clusters): Cluster-GCN.
-        walks: take the nodes of the walks that `sample_random_walk` before this stage has made: GraphSAINT's walks.
+        clusters: int64 [num_nodes], the cluster of each node of a graph without types, such as
+            `distributed.find_parts` finds. Seeds are numbers of clusters, ItemSet(num_clusters): Cluster-GCN. Each
+            number up to the largest must have a node.
         return_edge_ids: fill `edge_ids` of the block, which edge features need.
         concurrency: over a DistGraph, minibatches in flight at once, by default 8. See NeighborSampler.
     Raises:
-        TypeError, ValueError: An argument is not allowed. While running, the minibatch has no walks, or fields such as
-            labels, which belong to clusters or walks and not to nodes.
+        TypeError, ValueError: An argument is not allowed. While running, the minibatch has walks of types, or fields
+            such as labels, which belong to clusters or walks and not to nodes.
         IndexError: While running, a seed is not a node of the graph, or not a cluster.
     Source: Cluster-GCN (Chiang et al., 2019); GraphSAINT (Zeng et al., 2020).
     """
@@ -65,7 +66,6 @@ class InducedSubgraphSampler(ChoiceSampler):
         graph: Graph,
         *,
         clusters: Tensor | None = None,
-        walks: bool = False,
         return_edge_ids: bool = False,
         concurrency: int | None = None,
     ) -> None:
@@ -78,15 +78,13 @@ class InducedSubgraphSampler(ChoiceSampler):
             subgraph_type="induced",
             concurrency=concurrency,
         )
-        self.walks = check_bool(self.name, "walks", walks)
         self.clusters = clusters
         if clusters is None:
             return
-        if walks or graph.is_heterogeneous:
-            others = "walks=True" if walks else f"a graph with the node types {[*graph.node_types]}"
+        if graph.is_heterogeneous:
             raise ValueError(
-                f"{self.name}: clusters are of the nodes of a graph without types, and take the place of walks; found "
-                f"{others}. Leave one of them out."
+                f"{self.name}: clusters are of the nodes of a graph without types; found the node types "
+                f"{[*graph.node_types]}. Leave clusters out, or sample another graph."
             )
         check_index_tensor(self.name, "clusters", clusters)
         if clusters.shape != (graph.num_nodes,):
@@ -94,13 +92,19 @@ class InducedSubgraphSampler(ChoiceSampler):
                 f"{self.name}: clusters must have shape [{graph.num_nodes}], one cluster for each node, got "
                 f"{[*clusters.shape]}. Pass the result of a partitioning method."
             )
-        check_within(self.name, "clusters", clusters, 2**31, "Number the clusters from 0.")
+        check_within(self.name, "clusters", clusters, graph.num_nodes, "Number from 0 those that have nodes.")
         self._by_cluster = clusters.long().argsort(stable=True)
         self._counts = clusters.long().bincount()
+        if not self._counts.all():
+            empty = int((self._counts == 0).long().argmax())
+            raise ValueError(
+                f"{self.name}: clusters has no node of cluster {empty}, and the largest number is "
+                f"{len(self._counts) - 1}. Number them anew: torch.unique(clusters, return_inverse=True)[1]."
+            )
         self._ends, self._version = self._counts.cumsum(0), version_of(clusters)
 
     def seeds_of(self, minibatch: MiniBatch) -> tuple[Any, Callable[[Sampled], Sampled]]:
-        if not self._makes_seeds:
+        if not self._makes_seeds(minibatch):
             return super().seeds_of(minibatch)
         others = [name for name in ("labels", "indexes", "timestamps") if getattr(minibatch, name) is not None]
         if others:
@@ -112,12 +116,11 @@ class InducedSubgraphSampler(ChoiceSampler):
 
     def filled(self, minibatch: MiniBatch, sampled: Sampled) -> MiniBatch:
         made = super().filled(minibatch, sampled)
-        return made.replace(seeds=made.input_nodes, extra={}) if self._makes_seeds else made
+        return made.replace(seeds=made.input_nodes, extra={}) if self._makes_seeds(minibatch) else made
 
-    @property
-    def _makes_seeds(self) -> bool:
-        """Whether the nodes that are sampled become the seeds."""
-        return self.clusters is not None or self.walks
+    def _makes_seeds(self, minibatch: MiniBatch) -> bool:
+        """Return whether the nodes that are sampled become the seeds."""
+        return self.clusters is not None or "walks" in minibatch.extra
 
     def _nodes_of(self, minibatch: MiniBatch) -> Any:
         if self.clusters is not None:
@@ -127,12 +130,11 @@ class InducedSubgraphSampler(ChoiceSampler):
             ends, begins = self._ends[seeds].tolist(), (self._ends[seeds] - self._counts[seeds]).tolist()
             of_each = [self._by_cluster[begin:end] for begin, end in zip(begins, ends, strict=True)]
             return torch.cat(of_each).sort().values
-        walks = minibatch.extra.get("walks")
+        walks = minibatch.extra["walks"]
         if not isinstance(walks, Tensor):
-            found = "walks of types" if walks else "no walks"
             raise ValueError(
-                f"{self.name}: minibatch {minibatch.index} has {found}; walks=True needs those of sample_random_walk "
-                "over a graph without types. Put it before this stage."
+                f"{self.name}: minibatch {minibatch.index} has walks of types. Only walks over a graph without types "
+                "have a subgraph: put sample_random_walk after this stage."
             )
         nodes = torch.unique(walks)
         return nodes[nodes >= 0]
@@ -150,15 +152,14 @@ class InducedSubgraphSampler(ChoiceSampler):
 
     def fingerprint(self) -> Fingerprint:
         self._refuse_change()
-        of = {} if self.clusters is None else {"clusters": rows_digest(self.clusters.contiguous())}
-        return {**super().fingerprint(), **of, **({"walks": True} if self.walks else {})}
+        of = {} if self.clusters is None else {"clusters": rows_digest(self.clusters.long().contiguous())}
+        return {**super().fingerprint(), **of}
 
     def describe(self) -> dict[str, Any]:
         details = super().describe()
         for name in ("fanouts", "frontier", "subgraph_type"):
             del details[name]
-        of = {} if self.clusters is None else {"clusters": len(self._ends)}
-        return {**of, **({"walks": True} if self.walks else {}), **details}
+        return {**({} if self.clusters is None else {"clusters": len(self._ends)}), **details}
 
 
 class SubgraphNorms(NamedTuple):

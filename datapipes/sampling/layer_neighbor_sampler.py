@@ -149,7 +149,8 @@ class LayerNeighborSampler(ChoiceSampler):
 
     Each source node has a random number, and a node picks the in-edges whose sources have the smallest numbers. So
     nodes with a common source tend to pick it together, and minibatches are smaller. A node has as many picks as with
-    `sample_neighbor`, each in-edge with the same probability as there. The sampler reads all in-edges of a node with
+    `sample_neighbor`, each in-edge with the same probability as there; but parallel edges share a number, and
+    the first of them, or the heaviest, is picked before the others. The sampler reads all in-edges of a node with
     more in-edges than the fanout. It never draws with replacement.
 
     Args:

@@ -66,7 +66,12 @@ class PinSageSampler(ScoredNeighborSampler):
         concurrency: int | None = None,
     ) -> None:
         check_int(self.name, "num_walks", num_walks, 1, MOST_VISITS)
-        check_int(self.name, "walk_length", walk_length, 1, MOST_VISITS // num_walks)
+        check_int(self.name, "walk_length", walk_length, 1, MOST_VISITS)
+        if num_walks * walk_length > MOST_VISITS:
+            raise ValueError(
+                f"{self.name}: num_walks * walk_length must be at most {MOST_VISITS}, got {num_walks} * {walk_length}. "
+                "Lower one of them."
+            )
         path = checked_metapath(self.name, graph, metapath, 2**62) if isinstance(graph, Graph) else None
         kind = None if path is None else path[0][2]
         edge_type = None if kind is None else (kind, "pinsage", kind)

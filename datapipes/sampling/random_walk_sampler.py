@@ -228,7 +228,8 @@ def checked_metapath(where: str, graph: Graph, metapath: Any, walk_length: int) 
         if metapath is not None:
             raise ValueError(f"{where}: metapath is for a graph with types, this one has none. Leave it out.")
         return None
-    if isinstance(metapath, str) or not isinstance(metapath, Sequence) or not metapath:
+    is_one_type = isinstance(metapath, tuple) and all(isinstance(name, str) and ":" not in name for name in metapath)
+    if isinstance(metapath, str) or is_one_type or not isinstance(metapath, Sequence) or not metapath:
         raise TypeError(
             f"{where}: on a graph with types, metapath must be a list of edge types, got {shown(metapath)}; "
             f"edge types are {shown(known)}. Name the type of each step, against the direction of the edges."

@@ -294,8 +294,7 @@ class TemporalNeighborSampler(ChoiceSampler):
             with its edges.
         strategy: "uniform" draws among the eligible in-edges, "last" takes the latest.
         prob_name: the edge attribute with the weights by which eligible in-edges are drawn, or a mask, as for
-            sample_neighbor; not with the strategy "last". Each sampled edge type needs it. 8 bytes an in-edge are added
-            to the arrays that are kept.
+            sample_neighbor; not with "last". Each sampled edge type needs it. It takes 8 more bytes an in-edge.
         inclusive: False draws in-edges that are earlier than the seed (as GraphBolt does), True also in-edges of the
             same time (as PyG does).
         time_window: if given, the most time by which an in-edge may be earlier than the seed; or the name of a field of
@@ -351,7 +350,8 @@ class TemporalNeighborSampler(ChoiceSampler):
         refuse_last_of_draws(self.name, strategy, replace, prob_name)
         self.inclusive = check_bool(self.name, "inclusive", inclusive)
         field = time_window if isinstance(time_window, str) else None
-        window = check_int(self.name, "time_window", time_window, 0) if time_window is not None and not field else None
+        of_all = "time_window, if it names no field of the seeds,"
+        window = None if field or time_window is None else check_int(self.name, of_all, time_window, 0)
         self.time_window = field or window
         super().__init__(
             source,

@@ -47,6 +47,11 @@ BUILDERS = {
         GRAPH, **{"fanouts": [2], "edge_time_attr": "at", **given}
     ),
     "InSubgraphSampler": lambda **given: items().sample_in_subgraph(GRAPH, **given),
+    "RandomWalkSampler": lambda **given: items().sample_random_walk(GRAPH, **{"walk_length": 3, **given}),
+    "PinSageSampler": lambda **given: items().sample_pinsage(
+        GRAPH, **{"num_neighbors": 2, "num_walks": 3, "walk_length": 3, "restart_prob": 0.5, **given}
+    ),
+    "PprSampler": lambda **given: items().sample_ppr(GRAPH, **{"num_neighbors": 2, **given}),
     "LayerNeighborSampler": lambda **given: items().sample_layer_neighbor(GRAPH, **given),
     "FeatureFetcher": lambda **given: sampled().fetch_feature(STORE, **given),
     "MiniBatchTransformer": lambda **given: items().transform(**given),

@@ -11,7 +11,7 @@ from hetero_graphs import full_library, library
 from partition_targets import graph_of_seed
 
 import datapipes as dp
-from datapipes.distributed import Partitioner, PartitionReport
+from datapipes.distributed import Partitioner, PartitionReport, find_parts
 from datapipes.partition import partitioner as partitioner_module
 from datapipes.partition.layouts import layout_of
 from datapipes.partition.native.native_book import open_book
@@ -40,6 +40,18 @@ def test_each_method_writes_a_partition_that_opens(tmp_path, method, graph):
         for part in parts:
             assert book.get_partition_ids_from_nids(part.node_ids(node_type), node_type).eq(part.part).all()
     assert all(part.fingerprint == graph.digest() for part in parts)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("graph", [small(), library()], ids=["no types", "types"])
+def test_parts_are_found_without_being_written(tmp_path, method, graph):
+    balance = {"nodes": 1.0} if method in ("metis", "fennel") else None
+    Partitioner(graph, 3, tmp_path / "parts", method=method, balance=balance).generate_partition()
+    book, found = open_book(tmp_path / "parts"), find_parts(graph, 3, method=method)
+    for kind in graph.node_types:
+        parts = found[kind] if graph.is_heterogeneous else found
+        assert torch.equal(parts, book.get_partition_ids_from_nids(torch.arange(len(parts)), kind).long())
+        assert parts.dtype == torch.int64
 
 
 @pytest.mark.parametrize("layouts", [("native", "pyg"), ("pyg", "native"), ("native",), ["pyg"], "native"])
@@ -123,6 +135,12 @@ def test_what_a_partitioner_refuses_when_it_is_built(refuses, tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "thesis.txt").write_text("mine")
     refuses(FileExistsError, build)
+
+
+def test_what_find_parts_refuses(refuses):
+    refuses(TypeError, find_parts, "graph", 2)
+    refuses(ValueError, find_parts, small(), 41)
+    refuses(ValueError, find_parts, small(), 2, method="louvain")
 
 
 def test_edge_ids_that_no_edge_map_can_have_need_the_native_layout(refuses, tmp_path):

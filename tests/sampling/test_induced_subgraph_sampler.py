@@ -8,7 +8,7 @@ import pytest
 import torch
 from dist_graphs import small_parts, typed_parts
 from pipelines import assert_no_bit_changes, digests, first, items, small_graph, small_store, start_at
-from typed_pipelines import typed_graph, typed_items
+from typed_pipelines import WRITES, WRITTEN, typed_graph, typed_items
 
 import datapipes as dp
 from datapipes.sampling import measure_norms
@@ -23,7 +23,7 @@ def of_clusters(graph: Any = None, **arguments: Any) -> dp.Stage:
 
 def of_walks(graph: Any = None, **arguments: Any) -> dp.Stage:
     graph = graph or small_graph()
-    return items_without_labels().sample_random_walk(graph, 3).sample_induced_subgraph(graph, walks=True, **arguments)
+    return items_without_labels().sample_random_walk(graph, 3).sample_induced_subgraph(graph, **arguments)
 
 
 def items_without_labels() -> dp.ItemSampler:
@@ -173,11 +173,12 @@ def test_what_is_refused(refuses):
     graph, nodes = small_graph(), items_without_labels()
     for clusters in (CLUSTERS[:39], CLUSTERS.float(), CLUSTERS - 1, [0] * 40):
         refuses((TypeError, ValueError, IndexError), nodes.sample_induced_subgraph, graph, clusters=clusters)
-    refuses(ValueError, nodes.sample_induced_subgraph, graph, clusters=CLUSTERS, walks=True)
-    refuses(TypeError, nodes.sample_induced_subgraph, graph, walks=1)
+    refuses(ValueError, nodes.sample_induced_subgraph, graph, clusters=CLUSTERS + (CLUSTERS > 2))
     refuses(TypeError, nodes.sample_induced_subgraph, "graph")
     refuses(ValueError, typed_items().sample_induced_subgraph, typed_graph(), clusters=CLUSTERS)
-    refuses(ValueError, first, nodes.sample_induced_subgraph(graph, walks=True))
+    authors = dp.ItemSampler(dp.HeteroItemSet({"author": dp.ItemSet(25)}), 9)
+    walks = authors.sample_random_walk(typed_graph(), 2, metapath=[WRITTEN, WRITES])
+    refuses(ValueError, first, walks.sample_induced_subgraph(typed_graph()))
     refuses(IndexError, first, nodes.sample_induced_subgraph(graph, clusters=CLUSTERS))
     refuses(ValueError, first, items().sample_induced_subgraph(graph, clusters=CLUSTERS))
     labels = dp.ItemSampler(dp.ItemSet((torch.arange(4), torch.arange(4))), 2)
@@ -186,7 +187,7 @@ def test_what_is_refused(refuses):
     changed[0] = 4
     for use in (first, lambda pipe: pipe.fingerprint(), pickle.dumps):
         refuses(ValueError, use, pipe)
-    refuses(ValueError, first, labels.sample_random_walk(graph, 2).sample_induced_subgraph(graph, walks=True))
+    refuses(ValueError, first, labels.sample_random_walk(graph, 2).sample_induced_subgraph(graph))
     refuses(IndexError, first, dp.ItemSampler(dp.ItemSet(torch.tensor([40])), 1).sample_induced_subgraph(graph))
     refuses(ValueError, nodes.sample_neighbor, graph, [], subgraph_type="induced")
     for pipe in (
@@ -205,4 +206,3 @@ def test_states_name_what_decides():
     other = numbers.sample_induced_subgraph(small_graph(), clusters=CLUSTERS.flip(0), return_edge_ids=True)
     assert of_clusters().fingerprint() != other.fingerprint()
     assert of_clusters().describe()["clusters"] == 5
-    assert of_walks().fingerprint() != items().sample_induced_subgraph(small_graph()).fingerprint()

@@ -17,11 +17,10 @@ from torch import Tensor
 
 from datapipes.base.checks import check_int
 from datapipes.base.folder import new_beside
-from datapipes.base.progress import hidden, nothing
+from datapipes.base.progress import hidden
 from datapipes.chain.stage import SeedStage
 from datapipes.graph.csc_graph import CSCGraph
-from datapipes.partition.methods.assign import assign
-from datapipes.partition.source import Source
+from datapipes.partition.partitioner import find_parts
 from datapipes.pyg import torch_geometric_names
 from datapipes.pyg.loader.loaders import NodeLoader
 from datapipes.pyg.loader.view import View
@@ -148,9 +147,8 @@ class ClusterData(torch_geometric_names.ClusterData):  # type: ignore[misc]  # P
 
     def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
         graph = CSCGraph.from_edge_index(edge_index.cpu(), num_nodes)
-        options = {"recursive": self.recursive, "rng_seed": 0, "progress": nothing, "balance": {"nodes": 1.0}}
-        book = assign(Source(graph, {}, (None,), (None,)), self.num_parts, method="metis", **options)
-        return book.nodes().part_of(torch.arange(num_nodes)).to(edge_index.device)
+        parts: Tensor = find_parts(graph, self.num_parts, recursive=self.recursive)
+        return parts.to(edge_index.device)
 
 
 class ClusterLoader(SubgraphLoader):
@@ -224,7 +222,7 @@ class GraphSAINT(SubgraphLoader):
         pipe: Any = self._steps(ItemSet(self.input_data.node))
         if walks is not None:
             pipe = RandomWalkSampler(pipe, walks.graph, walks.walk_length)
-        pipe = InducedSubgraphSampler(pipe, sampler.graph, walks=walks is not None, return_edge_ids=True)
+        pipe = InducedSubgraphSampler(pipe, sampler.graph, return_edge_ids=True)
         with nullcontext() if log else hidden():
             norms = measure_norms(pipe, self.sample_coverage)
         if path is not None:

@@ -468,7 +468,7 @@ def test_batches_are_the_same_while_forked_workers_are_killed():
     given = {"batch_size": 1, "shuffle": True}
     expected = digests(NeighborLoader(data, [3, 2], **given))
     while left > 0:
-        got = []
+        got, before = [], left
         for batch in NeighborLoader(data, [3, 2], num_workers=2, **given):
             got.append(digest(batch))
             if len(got) % 8 == 1 and left > 0 and (alive := multiprocessing.active_children()):
@@ -476,3 +476,4 @@ def test_batches_are_the_same_while_forked_workers_are_killed():
                     os.kill(choice.choice(alive).pid, signal.SIGKILL)
                     left -= 1
         assert got == expected
+        assert left < before, "the workers are no processes: a server that an earlier test left forbids to fork"

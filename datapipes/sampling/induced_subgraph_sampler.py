@@ -92,7 +92,7 @@ class InducedSubgraphSampler(ChoiceSampler):
                 f"{self.name}: clusters must have shape [{graph.num_nodes}], one cluster for each node, got "
                 f"{[*clusters.shape]}. Pass the result of a partitioning method."
             )
-        check_within(self.name, "clusters", clusters, graph.num_nodes, "Number from 0 those that have nodes.")
+        check_within(self.name, "clusters", clusters, len(clusters), "Number from 0 those that have nodes.")
         self._by_cluster = clusters.long().argsort(stable=True)
         self._counts = clusters.long().bincount()
         if not self._counts.all():

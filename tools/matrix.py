@@ -48,7 +48,7 @@ class Cell(NamedTuple):
 
 CELLS = {
     "oldest": Cell(
-        "3.11", ("torch==2.4.1", "torchdata==0.10.0", "numpy==1.26.4", "pandas==2.2.3", "pytz", "pyarrow==15.0.2")
+        "3.11", ("torch==2.4.1", "torchdata==0.10.0", "numpy==1.26.4", "pandas==2.2.3", "pytz", "pyarrow==24.0.0")
     ),
     "newest": Cell("3.13", ("torch", "numpy")),
 }

@@ -177,8 +177,8 @@ class TableFiles:
         if values.null_count and missing is None:
             raise ValueError(f"found {values.null_count} empty or NaN cells in the column {name!r}. Fill them in.")
         filled = values.fill_null(missing) if values.null_count else values
-        rows = torch.from_numpy(np.array(filled.to_numpy()))
-        return rows if self._order is None else rows[self._order]
+        rows = np.array(filled.to_numpy())
+        return torch.from_numpy(rows if self._order is None else rows[self._order.numpy()])
 
     @cached_property
     def content(self) -> Any:

@@ -79,7 +79,7 @@ class PlainCuda(runtime.Cuda):
         pass
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(shape, dtype=torch.uint8 if dtype == torch.bool else dtype).fill_(77).to(dtype)
+        return torch.full(shape, 77, dtype=torch.uint8).to(dtype)
 
     def empty_pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype)

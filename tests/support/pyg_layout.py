@@ -49,8 +49,11 @@ def renamed(graph):
 
 
 def same(a, b):
-    """Whether two tensors have the same dtype, shape and bits."""
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    """Whether two tensors have the same dtype, shape and values."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    is_narrow = a.is_floating_point() and a.itemsize == 1  # torch 2.4 compares none of these
+    return torch.equal(a.float(), b.float()) if is_narrow else torch.equal(a, b)
 
 
 def small(**attributes):

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from datapipes.base.checks import shown
+from datapipes.base.errors import text_of
 from datapipes.base.progress import Progress
 from datapipes.base.rows import bits_of
 from datapipes.base.types import EdgeType, NodeType, ends_of, of_type
@@ -377,9 +378,16 @@ def save(value: Any, path: Path) -> None:
 
     Raises:
         OSError: The disk is full, or the file cannot be written (torch raises a RuntimeError that says neither).
+        PygMisfit: Before torch 2.5, a tensor has an unsigned dtype of more than a byte.
     """
     try:
         torch.save(value, str(path))
+    except KeyError as error:
+        path.unlink(missing_ok=True)
+        raise PygMisfit(
+            f"PyG's layout: torch {torch.__version__} cannot save a tensor: {text_of(error)}",
+            "Convert the attribute, or use torch 2.5 or newer.",
+        ) from error
     except RuntimeError as error:
         path.unlink(missing_ok=True)
         scratch(path.parent, (_num_bytes(value) + _MOST_OVERHEAD,), torch.uint8)  # raises the error if there is no room

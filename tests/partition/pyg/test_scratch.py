@@ -21,6 +21,8 @@ def test_a_scratch_tensor_is_zeros_and_holds_what_is_written(tmp_path, dtype, sh
     made = filled(tmp_path, shape, dtype, [values[:1], values[1:]])
     assert made.tolist() == values.tolist()
     assert made.untyped_storage().nbytes() == made.nbytes  # torch.save writes all of it
+    if torch.__version__.startswith("2.4.") and dtype in (torch.uint16, torch.uint64):
+        pytest.skip("torch 2.4 saves no unsigned numbers of more than a byte; a part that has some is refused")
     save({"made": made}, tmp_path / "made.pt")
     assert torch.load(tmp_path / "made.pt", weights_only=True)["made"].tolist() == values.tolist()
     assert [each.name for each in tmp_path.iterdir()] == ["made.pt"]

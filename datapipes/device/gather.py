@@ -133,7 +133,7 @@ def gather(
         tile = TILES["device"].num_warps * WARP
         with missing.counter() as counter:
             cuda().launch(kernels.check_ids, (-(-num_ids // tile),), device, ids, counter, num_ids, count, TILE=tile)
-        out.untyped_storage().fill_(0)  # torch 2.4 fills no tensor of float8
+        out.view(torch.uint8).zero_()  # torch 2.4 fills no tensor of float8
         return out
     if sort_ids is None:
         is_far = not cuda().holds(table) and count * _step_bytes(table) > SORTED_BEYOND

@@ -33,7 +33,7 @@ def random_ids(count: int, n: int, dtype: torch.dtype, seed: int = 1) -> torch.T
 
 def twin(rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Return the rows at ids, zeros for an id that has none: the slow and obvious."""
-    found = torch.zeros((len(ids), *rows.shape[1:]), dtype=rows.dtype)
+    found = torch.zeros((len(ids), *rows.shape[1:])).to(rows.dtype)
     for i, id_ in enumerate(ids.tolist()):
         if 0 <= id_ < len(rows):
             found[i] = rows[id_]

@@ -92,7 +92,7 @@ class InducedSubgraphSampler(ChoiceSampler):
                 f"{self.name}: clusters must have shape [{graph.num_nodes}], one cluster for each node, got "
                 f"{[*clusters.shape]}. Pass the result of a partitioning method."
             )
-        check_within(self.name, "clusters", clusters, graph.num_nodes, "Number from 0 those that have nodes.")
+        check_within(self.name, "clusters", clusters, graph.num_nodes_of(None), "Number from 0 those that have nodes.")
         self._by_cluster = clusters.long().argsort(stable=True)
         self._counts = clusters.long().bincount()
         if not self._counts.all():
@@ -167,7 +167,7 @@ class SubgraphNorms(NamedTuple):
 
     Attributes:
         node_norm: float32 [num_nodes], the weight of each node in the loss of a minibatch that sums over its nodes.
-        edge_norm: float32 [num_edges], by edge id, the weight of each edge when in-edges are summed.
+        edge_norm: float32 [largest edge id + 1], by edge id, the weight of each edge when in-edges are summed.
     """
 
     node_norm: Tensor

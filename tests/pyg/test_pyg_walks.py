@@ -22,6 +22,7 @@ def test_walks_go_along_out_edges_and_stay_where_there_are_none():
     assert torch.equal(nodes[:, :-1][~stays], ROW[edges[~stays]])
     assert {*edges[start == 0, 0].tolist()} == {1, 2, 5}  # a start that repeats has walks of its own
     assert random_walk(ROW, COL, start, 0).tolist() == start[:, None].tolist()
+    assert random_walk(ROW[:0], COL[:0], start[:0], 4).shape == (0, 5)
 
 
 def test_walks_are_those_of_the_stage_over_the_reversed_graph():

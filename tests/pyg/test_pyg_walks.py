@@ -68,6 +68,17 @@ def test_what_is_no_walk_is_refused(refuses):
     refuses(ValueError, Node2Vec, torch.stack((ROW, COL)), 4, walk_length=2, context_size=3)
 
 
+def test_walks_of_node2vec_are_those_of_random_walk():
+    row, col = torch.randint(0, 20, (2, 80), generator=torch.Generator().manual_seed(4))
+    model = Node2Vec(torch.stack((row, col)), 4, walk_length=6, context_size=2, p=0.1, q=8.0, num_nodes=20)
+    start = torch.arange(20)
+    for model.p, model.q in ((0.1, 8.0), (9.0, 0.1)):  # those of the constructor, and others
+        torch.manual_seed(2)
+        found = model.random_walk_fn(model.rowptr, model.col, start, model.walk_length, model.p, model.q)
+        torch.manual_seed(2)
+        assert torch.equal(found, random_walk(row, col, start, 5, model.p, model.q, num_nodes=20))
+
+
 def test_node2vec_learns_from_walks_along_its_edges():
     torch.manual_seed(0)
     ring = torch.stack((torch.arange(12), torch.arange(1, 13) % 12))

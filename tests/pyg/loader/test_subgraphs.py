@@ -1,14 +1,17 @@
 """PyG's loaders of whole subgraphs: batches are those of PyG's plain definitions, and a function of seed and epoch."""
 
 import copy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from pyg_cases import Data, assert_same, digests, pyg, random_data, random_hetero
 from torch_geometric.data import Batch
 
-from datapipes import TensorFeature
+from datapipes import TensorFeature, measure_norms
+from datapipes.base import progress
 from datapipes.pyg.loader import (
     ClusterData,
     ClusterLoader,
@@ -17,6 +20,7 @@ from datapipes.pyg.loader import (
     NeighborLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
+    subgraphs,
 )
 
 
@@ -90,6 +94,16 @@ def test_clusters_are_those_of_metis():
         assert sorted(sorted(cluster.n.tolist()) for cluster in clusters) == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_recursive_clusters_are_asked_for(monkeypatch):
+    def found(graph, num_parts, *, recursive):
+        assert recursive
+        return CLUSTERS
+
+    monkeypatch.setattr(subgraphs, "find_parts", found)
+    order = ClusterData(DATA, 4, True, log=False).partition.node_perm
+    assert torch.equal(CLUSTERS[order], CLUSTERS.sort().values)
+
+
 def test_a_shadow_batch_joins_the_subgraphs_of_the_roots():
     mask = DATA.train_mask
     roots = []
@@ -106,6 +120,10 @@ def test_a_shadow_batch_joins_the_subgraphs_of_the_roots():
     for batch in shadow(depth=1, num_neighbors=1, transform=lambda batch: batch.update({"changed": 1})):
         assert batch.changed == 1
         assert batch.ptr.diff().max() <= 2
+    star = Data(edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4)
+    for replace in (False, True):
+        sizes = {batch.num_nodes for batch in shadow(star, 1, 3, node_idx=[0] * 9, batch_size=1, replace=replace)}
+        assert (sizes == {4}) != replace
 
 
 def test_a_saint_batch_is_the_subgraph_of_nodes_that_are_drawn():
@@ -171,6 +189,18 @@ def test_the_last_node_of_the_last_cluster_may_be_isolated():
 
 
 # --- files
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_progress_of_norms_is_shown_if_it_is_asked_for(monkeypatch, log):
+    def measured(pipe, coverage):
+        assert (progress.terminal_bar() is not None) == log
+        return measure_norms(pipe, coverage)
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress, "importlib", SimpleNamespace(import_module=lambda name: SimpleNamespace(tqdm=name)))
+    monkeypatch.setattr(subgraphs, "measure_norms", measured)
+    saint(sample_coverage=1, log=log)
 
 
 def test_norms_are_kept_in_a_folder(tmp_path):
@@ -290,6 +320,21 @@ def test_batches_depend_on_seed_epoch_and_number_alone(make):
     assert digests([copy.deepcopy(loader)([0, 1])]) == digests([loader([0, 1])])
 
 
+def test_a_state_names_the_clusters_and_the_length_of_walks():
+    line = torch.stack((torch.arange(9), torch.arange(1, 10)))
+
+    class Halves(ClusterData):
+        def _metis(self, edge_index, num_nodes):
+            return (torch.arange(num_nodes) >= self.size).long()
+
+    loaders = []
+    for Halves.size in (3, 5):
+        loaders.append(ClusterLoader(Halves(Data(edge_index=line, num_nodes=10), 2, log=False)))
+    for one, other in (loaders, (saint_walks(), saint_walks(walk_length=3))):
+        with pytest.raises(ValueError, match="belongs to another pipeline"):
+            one.load_state_dict(other.state_dict())
+
+
 # --- what is refused
 
 
@@ -313,6 +358,13 @@ def test_what_no_subgraph_is_made_of_is_refused(refuses):
     refuses(ValueError, saint_walks, walk_length=-1)
     refuses(ValueError, saint, Data(num_nodes=3))
     refuses(ValueError, saint, Data(edge_index=DATA.edge_index, node_norm=DATA.x), sample_coverage=1)
-    with refuses(ValueError):
-        saint().num_steps = 3
+    for loader, names in (
+        (shadow(), ("depth", "node_idx", "num_neighbors", "replace")),
+        (clusters(), ("cluster_data",)),
+        (parts(), ("num_parts",)),
+        (saint_walks(), ("num_steps", "sample_coverage", "walk_length")),
+    ):
+        for name in names:
+            with refuses(ValueError):
+                setattr(loader, name, 3)
     NeighborLoader(DATA, [2]).num_steps = 3  # an attribute of the user

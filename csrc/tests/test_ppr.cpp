@@ -109,7 +109,7 @@ void rows_that_come_in_pieces_give_the_same() {
       degrees.push_back(std::ssize(row));
       if (std::ssize(row) <= most[i]) sources.insert(sources.end(), row.begin(), row.end());
     }
-    pushes.give<std::int64_t>(ids, degrees, sources);
+    pushes.give(ids, degrees, sources);
   }
   CHECK(entries(pushes.largest()) == entries(ppr_of_graph<std::int64_t>("test", graph.view(), seeds, kOptions, 1)));
 }
@@ -128,9 +128,9 @@ void what_does_not_fit_is_refused() {
   CHECK_THROWS(std::invalid_argument, ppr_of_graph<std::int64_t>("test", broken.view(), some_seeds(20, 20), kOptions, 2));
   PprOverParts pushes(Ints{0}, 20, kOptions);
   pushes.wanted();
-  CHECK_THROWS(std::invalid_argument, pushes.give<std::int64_t>(Ints{1}, Ints{0}, Ints{}));
-  CHECK_THROWS(std::invalid_argument, pushes.give<std::int64_t>(Ints{0}, Ints{2}, Ints{1}));
-  CHECK_THROWS(std::invalid_argument, pushes.give<std::int64_t>(Ints{0}, Ints{1}, Ints{20}));
+  CHECK_THROWS(std::invalid_argument, pushes.give(Ints{1}, Ints{0}, Ints{}));
+  CHECK_THROWS(std::invalid_argument, pushes.give(Ints{0}, Ints{2}, Ints{1}));
+  CHECK_THROWS(std::invalid_argument, pushes.give(Ints{0}, Ints{1}, Ints{20}));
 }
 
 }  // namespace

@@ -314,23 +314,8 @@ def test_the_kernels_of_a_step_refuse_what_does_not_fit(refuses, dtype):
     refuses(ValueError, drawn, indices=np.array([5, 5, 5], dtype))
     refuses(ValueError, drawn, step=_core.WalkStep(7, 1, q=0.0))
 
-    def chosen(counts=(1, 2), kinds=(0, 1, 0), near=(0, 1, 0)):
-        arrays = np.array(counts), np.array(kinds, np.uint8), np.array(near, np.uint8)
-        return _core.chosen_steps(*arrays).tolist()
-
-    assert chosen() == [0, 1]
-    assert chosen(near=(0, 0, 0)) == [0, 2]
-    assert chosen(kinds=(0, 2, 0)) == [0, 2]
-    assert chosen(kinds=(0, 2, 3)) == [0, -2]
-    assert chosen(counts=(0, 3)) == [-1, 0]
-    refuses(ValueError, chosen, counts=(1, 1))
-    refuses(ValueError, chosen, counts=(4, -1))
-    refuses(ValueError, chosen, kinds=(1, 0, 0))
-    refuses(ValueError, chosen, kinds=(0, 0))
-    refuses(ValueError, chosen, near=(0, 0))
-
     def by_rows(counts=(1, 2), sums=(), near=(0, 1, 0), before=walks):
-        sources = np.array([0, 1, 1], dtype)
+        sources = np.array([0, 1, 1])
         arrays = np.array(counts), sources, np.array(sums, float), np.array(near, np.uint8), walks, before
         return _core.chosen_in_rows(*arrays, step).tolist()
 

@@ -254,12 +254,6 @@ void bind_ppr(py::module_& m) {
       },
       py::arg("graph"), py::arg("seeds").noconvert(), py::kw_only(), py::arg("keep"), py::arg("eps"), py::arg("count"),
       py::arg("num_threads") = 1, py::arg("op") = "sample_ppr");
-  const auto give = []<class Id>(PprOverParts& ppr, const Array<std::int64_t>& nodes, const Array<std::int64_t>& degrees,
-                                 const Array<Id>& sources) {
-    const auto ids = view(nodes, "nodes"), counts = view(degrees, "degrees");
-    const auto rows = view(sources, "sources");
-    without_gil([&] { ppr.give<Id>(ids, counts, rows); });
-  };
   py::class_<PprOverParts>(m, "PprOverParts")
       .def(py::init([](const Array<std::int64_t>& seeds, std::int64_t num_nodes, std::uint64_t keep, std::uint64_t eps,
                        std::int64_t count) {
@@ -273,13 +267,11 @@ void bind_ppr(py::module_& m) {
            })
       .def(
           "give",
-          [give](PprOverParts& ppr, const Array<std::int64_t>& nodes, const Array<std::int64_t>& degrees,
-                 const Array<std::int32_t>& sources) { give(ppr, nodes, degrees, sources); },
-          py::arg("nodes").noconvert(), py::arg("degrees").noconvert(), py::arg("sources").noconvert())
-      .def(
-          "give",
-          [give](PprOverParts& ppr, const Array<std::int64_t>& nodes, const Array<std::int64_t>& degrees,
-                 const Array<std::int64_t>& sources) { give(ppr, nodes, degrees, sources); },
+          [](PprOverParts& ppr, const Array<std::int64_t>& nodes, const Array<std::int64_t>& degrees,
+             const Array<std::int64_t>& sources) {
+            const auto ids = view(nodes, "nodes"), counts = view(degrees, "degrees"), rows = view(sources, "sources");
+            without_gil([&] { ppr.give(ids, counts, rows); });
+          },
           py::arg("nodes").noconvert(), py::arg("degrees").noconvert(), py::arg("sources").noconvert())
       .def("largest", [to_python](PprOverParts& ppr) { return to_python(ppr.largest()); });
 }
@@ -422,19 +414,6 @@ void bind_sampling(py::module_& m) {
         py::arg("rows").noconvert(), py::arg("sums") = py::none(), py::arg("most").noconvert() = py::none(),
         py::arg("op") = "sample_random_walk");
     m.def(
-        "chosen_in_rows",
-        [](const Array<std::int64_t>& counts, const Array<Id>& sources, const Array<double>& sums,
-           const Array<std::uint8_t>& near, const Array<std::int64_t>& walkers, const Array<std::int64_t>& before,
-           const WalkStep& step) {
-          const auto of = view(counts, "counts"), numbers = view(walkers, "walkers"), nodes = view(before, "before");
-          const auto ids = view(sources, "sources");
-          const auto weights = view(sums, "sums");
-          const auto are_near = view(near, "near");
-          return to_numpy(without_gil([&] { return chosen_in_rows<Id>(of, ids, weights, are_near, numbers, nodes, step); }));
-        },
-        py::arg("counts").noconvert(), py::arg("sources").noconvert(), py::arg("sums").noconvert(), py::arg("near").noconvert(),
-        py::arg("walkers").noconvert(), py::arg("before").noconvert(), py::arg("step"));
-    m.def(
         "sorted_sources",
         [](const Array<std::int64_t>& indptr, const Array<Id>& indices, int num_threads) {
           check_threads(num_threads);
@@ -449,13 +428,18 @@ void bind_sampling(py::module_& m) {
            }),
            py::arg("key"), py::arg("number"), py::arg("end_below") = 0, py::arg("p") = 1.0, py::arg("q") = 1.0);
   m.def(
-      "chosen_steps",
-      [](const Array<std::int64_t>& counts, const Array<std::uint8_t>& kinds, const Array<std::uint8_t>& near) {
-        const auto of = view(counts, "counts");
-        const auto given = view(kinds, "kinds"), are_near = view(near, "near");
-        return to_numpy(without_gil([&] { return chosen_steps(of, given, are_near); }));
+      "chosen_in_rows",
+      [](const Array<std::int64_t>& counts, const Array<std::int64_t>& sources, const Array<double>& sums,
+         const Array<std::uint8_t>& near, const Array<std::int64_t>& walkers, const Array<std::int64_t>& before,
+         const WalkStep& step) {
+        const auto of = view(counts, "counts"), ids = view(sources, "sources");
+        const auto numbers = view(walkers, "walkers"), nodes = view(before, "before");
+        const auto weights = view(sums, "sums");
+        const auto are_near = view(near, "near");
+        return to_numpy(without_gil([&] { return chosen_in_rows(of, ids, weights, are_near, numbers, nodes, step); }));
       },
-      py::arg("counts").noconvert(), py::arg("kinds").noconvert(), py::arg("near").noconvert());
+      py::arg("counts").noconvert(), py::arg("sources").noconvert(), py::arg("sums").noconvert(), py::arg("near").noconvert(),
+      py::arg("walkers").noconvert(), py::arg("before").noconvert(), py::arg("step"));
   bind_steps(std::int32_t{});
   bind_steps(std::int64_t{});
   bind_ppr(m);

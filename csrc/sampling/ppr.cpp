@@ -299,8 +299,8 @@ std::pair<Buffer<std::int64_t>, Buffer<std::int64_t>> PprOverParts::wanted() {
   return {std::move(nodes), std::move(most)};
 }
 
-template <class Id>
-void PprOverParts::give(std::span<const std::int64_t> nodes, std::span<const std::int64_t> degrees, std::span<const Id> sources) {
+void PprOverParts::give(std::span<const std::int64_t> nodes, std::span<const std::int64_t> degrees,
+                        std::span<const std::int64_t> sources) {
   State& state = *state_;
   if (nodes.size() != degrees.size()) throw std::invalid_argument("give one degree for each node.");
   std::int64_t at = 0;
@@ -311,7 +311,7 @@ void PprOverParts::give(std::span<const std::int64_t> nodes, std::span<const std
       throw std::invalid_argument("the rows are not those that were asked for.");
     state.known[nodes[i]] = {degrees[i], is_here ? std::ssize(state.sources) : State::kNotHere};
     if (!is_here) continue;
-    for (const Id source : sources.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(degrees[i]))) {
+    for (const std::int64_t source : sources.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(degrees[i]))) {
       if (!is_inside(source, state.num_nodes)) throw_bad_neighbor("sample_ppr", at, source, state.num_nodes);
       state.sources.push_back(source);
     }
@@ -322,11 +322,9 @@ void PprOverParts::give(std::span<const std::int64_t> nodes, std::span<const std
 
 PprNodes<std::int64_t> PprOverParts::largest() { return std::move(state_->found); }
 
-#define DATAPIPES_PPR(Id)                                                                                                     \
-  template PprNodes<Id> ppr_of_graph(const char*, const RowView<Id>&, std::span<const std::int64_t>, const PprOptions&, int); \
-  template void PprOverParts::give(std::span<const std::int64_t>, std::span<const std::int64_t>, std::span<const Id>);
-DATAPIPES_PPR(std::int32_t)
-DATAPIPES_PPR(std::int64_t)
-#undef DATAPIPES_PPR
+template PprNodes<std::int32_t> ppr_of_graph(const char*, const RowView<std::int32_t>&, std::span<const std::int64_t>,
+                                             const PprOptions&, int);
+template PprNodes<std::int64_t> ppr_of_graph(const char*, const RowView<std::int64_t>&, std::span<const std::int64_t>,
+                                             const PprOptions&, int);
 
 }  // namespace datapipes

@@ -47,8 +47,7 @@ class PprOverParts {
   std::pair<Buffer<std::int64_t>, Buffer<std::int64_t>> wanted();
 
   // The sources of a node whose degree is above the one asked for are left out.
-  template <class Id>
-  void give(std::span<const std::int64_t> nodes, std::span<const std::int64_t> degrees, std::span<const Id> sources);
+  void give(std::span<const std::int64_t> nodes, std::span<const std::int64_t> degrees, std::span<const std::int64_t> sources);
 
   PprNodes<std::int64_t> largest();
 

@@ -143,21 +143,6 @@ DrawnSteps<Id> whole_rows(const char* op, const RowView<Id>& graph, std::span<co
 
 namespace {
 
-// Calls use(i, begin, count) for each walk.
-template <class Use>
-Buffer<std::int64_t> chosen_of(std::span<const std::int64_t> counts, std::size_t num_edges, Use&& use) {
-  Buffer<std::int64_t> chosen(std::ssize(counts));
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] < 0 || static_cast<std::size_t>(counts[i]) > num_edges - begin)
-      throw std::invalid_argument("the counts of the walks do not add up to the in-edges.");
-    chosen[static_cast<std::int64_t>(i)] = use(i, begin, static_cast<std::size_t>(counts[i]));
-    begin += static_cast<std::size_t>(counts[i]);
-  }
-  if (begin != num_edges) throw std::invalid_argument("the counts of the walks do not add up to the in-edges.");
-  return chosen;
-}
-
 bool are_sums(std::span<const double> sums) {
   double before = 0;
   for (const double sum : sums) {
@@ -169,24 +154,7 @@ bool are_sums(std::span<const double> sums) {
 
 }  // namespace
 
-Buffer<std::int64_t> chosen_steps(std::span<const std::int64_t> counts, std::span<const std::uint8_t> kinds,
-                                  std::span<const std::uint8_t> near) {
-  if (near.size() != kinds.size()) throw std::invalid_argument("give one of near for each in-edge.");
-  return chosen_of(counts, kinds.size(), [&](std::size_t, std::size_t begin, std::size_t count) {
-    for (std::size_t at = begin; at < begin + count; ++at) {
-      const auto kind = static_cast<StepKind>(kinds[at]);
-      const bool is_near = near[at] != 0;
-      if (kind == StepKind::kOpen) return kIsOpen;
-      if (kind == StepKind::kSure || (kind == StepKind::kIfNear && is_near) || (kind == StepKind::kIfFar && !is_near))
-        return static_cast<std::int64_t>(at);
-    }
-    if (count > 0) throw std::invalid_argument("a walk has in-edges, but none that is taken for sure.");
-    return kEnds;
-  });
-}
-
-template <class Id>
-Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t> counts, std::span<const Id> sources,
+Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t> counts, std::span<const std::int64_t> sources,
                                     std::span<const double> sums, std::span<const std::uint8_t> near,
                                     std::span<const std::int64_t> walkers, std::span<const std::int64_t> before,
                                     const WalkStep& step) {
@@ -195,7 +163,7 @@ Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t> counts, std::s
     throw std::invalid_argument("give one of near, and with weights one sum, for each in-edge.");
   const Acceptance acceptance(step.p, step.q);
   std::vector<double> scratch;
-  return chosen_of(counts, sources.size(), [&](std::size_t i, std::size_t begin, std::size_t count) {
+  const auto choose = [&](std::size_t i, std::size_t begin, std::size_t count) {
     if (count == 0) throw std::invalid_argument("a walk that goes on has a row without in-edges.");
     const double* const of_row = sums.empty() ? nullptr : sums.data() + begin;
     if (!sums.empty() && !are_sums(sums.subspan(begin, count)))
@@ -212,18 +180,25 @@ Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t> counts, std::s
     }
     const auto weight = [&](std::int64_t at) { return weight_at(of_row, at) * acceptance.weight(is_back(at), is_near(at)); };
     return static_cast<std::int64_t>(begin) + draw_by_weights(stream, degree, scratch, weight);
-  });
+  };
+  Buffer<std::int64_t> chosen(std::ssize(counts));
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] < 0 || static_cast<std::size_t>(counts[i]) > sources.size() - begin)
+      throw std::invalid_argument("the counts of the walks do not add up to the in-edges.");
+    chosen[static_cast<std::int64_t>(i)] = choose(i, begin, static_cast<std::size_t>(counts[i]));
+    begin += static_cast<std::size_t>(counts[i]);
+  }
+  if (begin != sources.size()) throw std::invalid_argument("the counts of the walks do not add up to the in-edges.");
+  return chosen;
 }
 
-#define DATAPIPES_STEPS(Id)                                                                                                 \
-  template DrawnSteps<Id> draw_steps(const char*, const RowView<Id>&, std::span<const std::int64_t>,                        \
-                                     std::span<const std::int64_t>, std::span<const std::int64_t>, const WalkStep&,         \
-                                     const std::optional<RowSums>&);                                                        \
-  template DrawnSteps<Id> whole_rows(const char*, const RowView<Id>&, std::span<const std::int64_t>,                        \
-                                     std::span<const std::int64_t>, const std::optional<RowSums>&);                         \
-  template Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t>, std::span<const Id>, std::span<const double>, \
-                                               std::span<const std::uint8_t>, std::span<const std::int64_t>,                \
-                                               std::span<const std::int64_t>, const WalkStep&);
+#define DATAPIPES_STEPS(Id)                                                                                         \
+  template DrawnSteps<Id> draw_steps(const char*, const RowView<Id>&, std::span<const std::int64_t>,                \
+                                     std::span<const std::int64_t>, std::span<const std::int64_t>, const WalkStep&, \
+                                     const std::optional<RowSums>&);                                                \
+  template DrawnSteps<Id> whole_rows(const char*, const RowView<Id>&, std::span<const std::int64_t>,                \
+                                     std::span<const std::int64_t>, const std::optional<RowSums>&);
 DATAPIPES_STEPS(std::int32_t)
 DATAPIPES_STEPS(std::int64_t)
 #undef DATAPIPES_STEPS

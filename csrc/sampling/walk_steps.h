@@ -3,8 +3,6 @@
 //   draw_steps: for walk i at rows[i], with the number walkers[i], that came from before[i] (-1: no such node), the in-edges in
 //   the order in which they decide: those that are accepted if the source is near, or if it is far, then one that is accepted
 //   for sure; or one of the kind kOpen, which stands for the whole row, if none of 64 draws is sure. Nothing: the walk ends.
-//   chosen_steps: for each walk the place of its in-edge among those of draw_steps, given which sources are near; kEnds, or
-//   kIsOpen if the row decides.
 //   whole_rows: all in-edges of each row; of a row with more than its `most`, if that is given, only their number.
 //   chosen_in_rows: for each walk, given the row that it is at, the place of its in-edge.
 // Throws std::out_of_range (IndexError) on a row that is not there, std::invalid_argument (ValueError) on lengths that do not
@@ -80,7 +78,6 @@ struct WalkStep {
 };
 
 enum class StepKind : std::uint8_t { kSure, kIfNear, kIfFar, kOpen };
-inline constexpr std::int64_t kEnds = -1, kIsOpen = -2;
 
 template <class Id>
 struct DrawnSteps {
@@ -100,13 +97,8 @@ template <class Id>
 DrawnSteps<Id> whole_rows(const char* op, const RowView<Id>& graph, std::span<const std::int64_t> rows,
                           std::span<const std::int64_t> most, const std::optional<RowSums>& sums);
 
-// near: of each in-edge; read where it decides.
-Buffer<std::int64_t> chosen_steps(std::span<const std::int64_t> counts, std::span<const std::uint8_t> kinds,
-                                  std::span<const std::uint8_t> near);
-
 // counts, sources and sums (empty without weights): of the row of each walk.
-template <class Id>
-Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t> counts, std::span<const Id> sources,
+Buffer<std::int64_t> chosen_in_rows(std::span<const std::int64_t> counts, std::span<const std::int64_t> sources,
                                     std::span<const double> sums, std::span<const std::uint8_t> near,
                                     std::span<const std::int64_t> walkers, std::span<const std::int64_t> before,
                                     const WalkStep& step);

@@ -12,6 +12,8 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -103,10 +105,17 @@ def write_text(path: str | Path, text: str) -> None:
         return
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
+    with written_whole(target) as partial:
         partial.write_text(text, encoding="utf-8")
-        os.replace(partial, target)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Give the path of a new file. When the with statement ends it replaces `path`; after an error it is removed."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield partial
+        os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

@@ -15,12 +15,10 @@ from torch import Tensor
 from datapipes import _core
 from datapipes.base.types import ends_of
 from datapipes.distributed.asking_parts import Ask, here_or_off_loop
-from datapipes.distributed.requests.steps import IF_FAR, IF_NEAR, Steps, StepsRequest, WholeRowsRequest
+from datapipes.distributed.requests.steps import IF_FAR, IF_NEAR, OPEN, Steps, StepsRequest, WholeRowsRequest
 from datapipes.graph.choice import UNIFORM
 from datapipes.graph.ppr import PprPlan
 from datapipes.graph.walks import WalkPlan
-
-_OPEN = -2  # of _core.chosen_steps: the whole row decides
 
 
 async def walks_over_parts(graph: Any, plan: WalkPlan, seeds: Tensor, keys: list[int]) -> tuple[Tensor, Tensor | None]:
@@ -55,16 +53,20 @@ async def _step(graph: Any, request: StepsRequest) -> tuple[Tensor, Tensor, Tens
     """Return the walks of a request that take a step, their sources, and the edge ids, empty if not wanted."""
     steps = await _asked(graph, request)
     unsure = ((steps.kinds == IF_NEAR) | (steps.kinds == IF_FAR)).nonzero().view(-1)
-    near = torch.zeros(len(steps.kinds), dtype=torch.uint8)
+    may_take = torch.ones(len(steps.kinds), dtype=torch.bool)
     if len(unsure) > 0:
         before = request.before.repeat_interleave(steps.counts)[unsure]
         pairs = torch.stack((steps.sources[unsure], before), 1)
-        near[unsure] = ((await graph.has_edges_async(pairs, request.edge_type)).counts > 0).byte()
-    chosen = torch.from_numpy(_core.chosen_steps(steps.counts.numpy(), steps.kinds.numpy(), near.numpy()))
-    goes_on = chosen >= 0
-    found = [(request.walkers[goes_on], steps, chosen[goes_on])]
-    if len(is_open := (chosen == _OPEN).nonzero().view(-1)) > 0:
-        found.append(await _by_rows(graph, request.of(is_open)))
+        is_near = (await graph.has_edges_async(pairs, request.edge_type)).counts > 0
+        may_take[unsure] = is_near == (steps.kinds[unsure] == IF_NEAR)
+    places = may_take.nonzero().view(-1)
+    walks = torch.arange(len(steps.counts)).repeat_interleave(steps.counts)[places]
+    is_first = walks.diff(prepend=torch.tensor([-1])) > 0
+    walks, places = walks[is_first], places[is_first]  # the walks that do not end, and what each takes
+    is_open = steps.kinds[places] == OPEN
+    found = [(request.walkers[walks[~is_open]], steps, places[~is_open])]
+    if bool(is_open.any()):
+        found.append(await _by_rows(graph, request.of(walks[is_open])))
     walkers = torch.cat([of for of, _, _ in found])
     sources = torch.cat([steps.sources[at] for _, steps, at in found])
     ids = torch.cat([steps.edge_ids[at] if request.edge_ids else steps.edge_ids for _, steps, at in found])
@@ -84,7 +86,7 @@ async def _by_rows(graph: Any, request: StepsRequest) -> tuple[Tensor, Steps, Te
     chosen = await here_or_off_loop(
         _core.chosen_in_rows,
         of_walks.counts.numpy(),
-        of_walks.sources.numpy(),
+        of_walks.sources.long().numpy(),
         of_walks.sums.numpy(),
         near.numpy(),
         request.walkers.long().numpy(),
@@ -109,7 +111,7 @@ async def ppr_over_parts(graph: Any, plan: PprPlan, seeds: Tensor, keys: list[in
         by_part = await here_or_off_loop(graph._by_owner, nodes, None)
         answers = await graph._ask_all([Ask(part, request.of(at)) for part, at in by_part])
         for (_, at), rows in zip(by_part, answers, strict=True):
-            await here_or_off_loop(pushes.give, nodes[at].numpy(), rows.counts.numpy(), rows.sources.numpy())
+            await here_or_off_loop(pushes.give, nodes[at].numpy(), rows.counts.numpy(), rows.sources.long().numpy())
 
 
 async def _asked(graph: Any, request: StepsRequest | WholeRowsRequest) -> Steps:

@@ -16,7 +16,7 @@ from datapipes.base.rng import RngKey
 from datapipes.base.sizes import check_memory
 from datapipes.base.threads import num_threads
 from datapipes.base.types import of_type
-from datapipes.graph.choice import Choice, Chosen, Rows
+from datapipes.graph.choice import UNIFORM, Choice, Chosen, Rows
 
 MOST_BIAS = 2.0**64  # of p and q, and of 1 / p and 1 / q
 MOST_WALKS = 2**32  # in a minibatch: the limit of the random key's stream
@@ -68,12 +68,12 @@ class WalkPlan:
     name: str
     graph: Any
     steps: Sequence[Any]
-    walks_per_node: int
-    p: float
-    q: float
-    restart_prob: float
-    choice: Choice
-    edge_ids: bool
+    walks_per_node: int = 1
+    p: float = 1.0
+    q: float = 1.0
+    restart_prob: float = 0.0
+    choice: Choice = UNIFORM
+    edge_ids: bool = False
     traversal: int = 0
     chosen: Any = field(init=False)
     sources: Any = field(init=False)

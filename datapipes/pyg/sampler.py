@@ -157,12 +157,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG comes without t
         self._num_neighbors, by_type = fanouts_of(value, [*self.graph.edge_types] if self.is_hetero else None)
         values, default = self._num_neighbors.values, self._num_neighbors.default
         self._num_hops = len(next(iter(by_type.values()), default or values))  # by_type may be empty
-        hops = [
-            {edge_type: counts[hop] for edge_type, counts in by_type.items()} for hop in reversed(range(self._num_hops))
-        ]
-        draws = any(count != 0 for hop in hops for count in hop.values())
-        fanouts = [hop if self.is_hetero else hop[None] for hop in hops]
-        self.neighborhoods: Any = self._neighborhoods(fanouts) if draws else None
+        draws = any(map(any, by_type.values()))
+        hops = reversed(range(self._num_hops if draws else 0))
+        by_hop = [{edge_type: counts[hop] for edge_type, counts in by_type.items()} for hop in hops]
+        fanouts = [hop if self.is_hetero else hop[None] for hop in by_hop]
+        has_edges = draws or self.subgraph_type == SubgraphType.induced  # those among the seeds
+        self.neighborhoods: Any = self._neighborhoods(fanouts) if has_edges else None
 
     @property
     def is_hetero(self) -> bool:

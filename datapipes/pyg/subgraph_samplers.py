@@ -15,7 +15,7 @@ from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import rows_digest
 from datapipes.pyg.sampled import edge_index_of
 from datapipes.pyg.sampler import NeighborSampler
-from datapipes.pyg.walks import drawn_walks, walking
+from datapipes.pyg.walks import drawn_walks, walk_stage
 
 __all__: list[str] = []
 
@@ -25,7 +25,6 @@ class SubgraphSampler(NeighborSampler):
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, [], "induced")
-        self.neighborhoods = self._neighborhoods([])
 
     def nodes_of(self, seeds: Tensor, key: RngKey) -> Tensor:
         """Return the nodes of the subgraph, ascending, each once; `seeds` are those of a type."""
@@ -49,20 +48,20 @@ class ClusterSampler(SubgraphSampler):
 
     Args:
         data: a Data whose nodes are sorted by cluster.
-        ends: int64 [num_clusters + 1], where the nodes of each cluster begin.
+        offsets: int64 [num_clusters + 1], where the nodes of each cluster begin.
     """
 
-    def __init__(self, data: Any, ends: Tensor) -> None:
+    def __init__(self, data: Any, offsets: Tensor) -> None:
         super().__init__(data)
-        self.ends = ends.cpu()
+        self.offsets = offsets.cpu()
 
     def nodes_of(self, seeds: Tensor, key: RngKey) -> Tensor:
         clusters = torch.unique(seeds)
-        spans = zip(self.ends[clusters].tolist(), self.ends[clusters + 1].tolist(), strict=True)
+        spans = zip(self.offsets[clusters].tolist(), self.offsets[clusters + 1].tolist(), strict=True)
         return torch.cat([torch.arange(begin, end) for begin, end in spans])
 
     def fingerprint(self) -> Fingerprint:
-        return {**super().fingerprint(), "clusters": rows_digest(self.ends)}
+        return {**super().fingerprint(), "clusters": rows_digest(self.offsets)}
 
 
 class WalkSampler(SubgraphSampler):
@@ -70,7 +69,7 @@ class WalkSampler(SubgraphSampler):
 
     def __init__(self, data: Any, walk_length: int) -> None:
         super().__init__(data)
-        self.walks = walking(self.graph.reversed(), walk_length)
+        self.walks = walk_stage(self.graph.reversed(), walk_length)
 
     def nodes_of(self, seeds: Tensor, key: RngKey) -> Tensor:
         nodes: Tensor = torch.unique(drawn_walks(self.walks, seeds, key)[0]).long()

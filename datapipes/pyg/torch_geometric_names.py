@@ -95,6 +95,7 @@ with warnings.catch_warnings():
         RandomNodeLoader,
         ShaDowKHopSampler,
     )
+    from torch_geometric.loader.cluster import Partition
     from torch_geometric.loader.utils import filter_edge_store_, get_input_nodes, index_select
     from torch_geometric.nn.models import MetaPath2Vec, Node2Vec
     from torch_geometric.sampler import (

@@ -23,16 +23,17 @@ from datapipes.seeds.item_set import ItemSet
 __all__ = ["MetaPath2Vec", "Node2Vec", "random_walk"]
 
 
-def walking(graph: Graph, walk_length: int, **options: Any) -> RandomWalkSampler:
-    """Return the stage that draws walks along the in-edges of `graph`, for `drawn_walks`."""
-    nodes: Any = graph.num_nodes
-    return RandomWalkSampler(ItemSampler(ItemSet(nodes), 1), graph, walk_length, **options)
+def walk_stage(graph: Graph, walk_length: int, **options: Any) -> RandomWalkSampler:
+    """Return the stage that draws walks along the in-edges of `graph`, for `drawn_walks`. Its source is never read."""
+    return RandomWalkSampler(ItemSampler(ItemSet(1), 1), graph, walk_length, **options)
 
 
-def drawn_walks(stage: RandomWalkSampler, start: Any, rng: RngKey | None = None) -> list[Tensor]:
+def drawn_walks(stage: RandomWalkSampler, start: Tensor, rng: RngKey | None = None) -> list[Tensor]:
     """Return [nodes [n, walk_length + 1], edge ids [n, walk_length] if the stage returns them]; -1 after the end.
 
-    If `rng` is None, torch's generator gives a number that decides the draws.
+    Args:
+        start: int32 or int64 [n], the first nodes; repeats have walks of their own.
+        rng: the random key; None: torch's generator gives a number that decides the draws.
     """
     key = RngKey(int(torch.randint(2**63 - 1, ())), 0, 0, 0) if rng is None else rng
     drawn = stage.graph.drawn(stage.plan, stage._seeds(start), stage.plan.keys(key))
@@ -85,7 +86,7 @@ def random_walk(
         num_nodes = max((int(ids.max()) + 1 for ids in (row, col, start) if len(ids) > 0), default=0)
     graph = CSCGraph.from_edge_index((col.cpu(), row.cpu()), num_nodes)
     rng = None if seed is None else RngKey(check_seed(where, seed), 0, 0, 0)
-    drawn = drawn_walks(walking(graph, walk_length, p=p, q=q, return_edge_ids=True), start.cpu(), rng)
+    drawn = drawn_walks(walk_stage(graph, walk_length, p=p, q=q, return_edge_ids=True), start.cpu(), rng)
     nodes, edge_ids = _staying(drawn[0]).to(start.device), drawn[1]
     return (nodes, edge_ids.to(start.device)) if return_edge_indices else nodes
 
@@ -93,7 +94,8 @@ def random_walk(
 class Node2Vec(torch_geometric_names.Node2Vec):  # type: ignore[misc]  # PyG comes without types
     """torch_geometric.nn.Node2Vec, with walks drawn by this package: neither pyg-lib nor torch-cluster is needed.
 
-    The arguments and methods are PyG's; `p` and `q` are those of `random_walk`. Torch's generator decides the draws.
+    The arguments and methods are PyG's; `p`, `q` and dead ends are as in `random_walk`. Torch's generator decides the
+    draws.
 
     Raises:
         TypeError, ValueError, IndexError: An argument is not allowed.
@@ -120,7 +122,7 @@ class Node2Vec(torch_geometric_names.Node2Vec):  # type: ignore[misc]  # PyG com
         self.num_nodes = maybe_num_nodes(edge_index, num_nodes)
         graph = CSCGraph.from_edge_index(edge_index.cpu().flip(0), self.num_nodes)
         self.rowptr, self.col = graph.indptr, graph.indices
-        self._walks = walking(graph, walk_length - 1, p=p, q=q)
+        self._walks = walk_stage(graph, walk_length - 1, p=p, q=q)
         self.EPS = 1e-15
         self.embedding_dim, self.walk_length, self.context_size = embedding_dim, walk_length - 1, context_size
         self.walks_per_node, self.p, self.q = walks_per_node, p, q
@@ -133,5 +135,5 @@ class Node2Vec(torch_geometric_names.Node2Vec):  # type: ignore[misc]  # PyG com
     ) -> Tensor:
         """Return walks from `start` along the edges that the constructor got; PyG's methods call it."""
         if (walk_length, p, q) != (self._walks.walk_length, self._walks.p, self._walks.q):  # they were set anew
-            self._walks = walking(self._walks.graph, walk_length, p=p, q=q)
+            self._walks = walk_stage(self._walks.graph, walk_length, p=p, q=q)
         return _staying(drawn_walks(self._walks, start.cpu())[0]).to(start.device)

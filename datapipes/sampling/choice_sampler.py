@@ -60,10 +60,7 @@ class ChoiceSampler(Neighborhoods, Sampler):
         **options: Any,
     ) -> None:
         Sampler.__init__(self, source, graph, fanouts, return_edge_ids=return_edge_ids)
-        overrides = type(self).transform_async is not ChoiceSampler.transform_async
-        self.asynchronous = overrides or (graph._in_parts and not hides_own(self, ChoiceSampler, "sample", "transform"))
-        if concurrency is not None or not overrides:  # else the subclass's attribute is used
-            self.concurrency = checked_concurrency(self, concurrency)
+        set_concurrency(self, concurrency, ChoiceSampler, "sample", "transform")
         options |= {"return_edge_ids": return_edge_ids, "negative_end": self._negative_end}
         Neighborhoods.__init__(self, self.name, graph, self.fanouts, self.edge_types, choice, **options)
 
@@ -170,11 +167,21 @@ class ChoiceSampler(Neighborhoods, Sampler):
         return super().__reduce__()
 
 
-def checked_concurrency(stage: Any, concurrency: Any) -> int:
-    """Return how many minibatches a stage may have in flight; `concurrency` is the user's argument, perhaps None."""
+def set_concurrency(stage: Any, concurrency: Any, base: type[StageBase], *names: str) -> None:
+    """Set `asynchronous` and `concurrency` (minibatches in flight at once) of a stage that samples `stage.graph`.
+
+    Args:
+        concurrency: the user's argument; None: the attribute of the stage's class.
+        base, names: see hides_own.
+    """
+    overrides = type(stage).transform_async is not base.transform_async  # type: ignore[attr-defined]
+    stage.asynchronous = overrides or (stage.graph._in_parts and not hides_own(stage, base, *names))
+    if overrides and concurrency is None:
+        return  # the subclass's attribute is used
     number = check_int(stage.name, "concurrency", type(stage).concurrency if concurrency is None else concurrency, 1)
+    stage.concurrency = number if stage.asynchronous else 1
     if stage.asynchronous:
-        return number
+        return
     if concurrency is not None and not stage.graph._in_parts:
         raise ValueError(
             f"{stage.name}: concurrency is {number}, but the graph is whole; only over a graph in parts minibatches "
@@ -185,4 +192,3 @@ def checked_concurrency(stage: Any, concurrency: Any) -> int:
             f"{stage.name}: concurrency is {number}, but {type(stage).__name__} has a sample or transform method of "
             "its own, which is called for one minibatch at a time. Leave it out, or define transform_async too."
         )
-    return 1

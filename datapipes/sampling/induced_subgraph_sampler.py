@@ -167,7 +167,7 @@ class SubgraphNorms(NamedTuple):
 
     Attributes:
         node_norm: float32 [num_nodes], the weight of each node in the loss of a minibatch that sums over its nodes.
-        edge_norm: float32 [num_edges], by edge id, the weight of each edge when in-edges are summed.
+        edge_norm: float32 [largest edge id + 1], by edge id, the weight of each edge when in-edges are summed.
     """
 
     node_norm: Tensor

@@ -14,8 +14,6 @@ from datapipes.base.rng import RngKey
 from datapipes.base.sizes import check_memory
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.chain.stage_base import Fingerprint
-from datapipes.graph.choice import UNIFORM
 from datapipes.graph.graph import Graph
 from datapipes.graph.walks import WalkPlan
 from datapipes.sampling.asking import Asking
@@ -80,18 +78,8 @@ class PinSageSampler(ScoredNeighborSampler):
         self.num_walks, self.walk_length, self.metapath = num_walks, walk_length, path
         self.restart_prob = check_float(self.name, "restart_prob", restart_prob, 0, 1)
         traversal = path or [None]
-        self.plan = WalkPlan(
-            self.name,
-            graph,
-            traversal * walk_length,
-            num_walks,
-            1.0,
-            1.0,
-            self.restart_prob,
-            UNIFORM,
-            False,
-            traversal=len(traversal),
-        )
+        steps, chance = traversal * walk_length, self.restart_prob
+        self.plan = WalkPlan(self.name, graph, steps, num_walks, restart_prob=chance, traversal=len(traversal))
 
     def _neighbors(self, nodes: Tensor, hop: int, rng: RngKey) -> Asking[Neighbors]:
         num_entries = len(nodes) * self.num_walks * (len(self.plan.steps) + 1)
@@ -105,16 +93,9 @@ class PinSageSampler(ScoredNeighborSampler):
         ends = walks[:, :, self.plan.traversal :: self.plan.traversal].reshape(len(nodes), -1)
         return most_visited(nodes, ends, self.num_neighbors[-1 - hop])
 
-    def fingerprint(self) -> Fingerprint:
+    def _options(self) -> dict[str, Any]:
         path = {} if self.metapath is None else {"metapath": [join_key(edge_type) for edge_type in self.metapath]}
-        return {**super().fingerprint(), **self._of_walks(), **path}
-
-    def describe(self) -> dict[str, Any]:
-        path = {} if self.metapath is None else {"metapath": self.metapath}
-        return {**super().describe(), **self._of_walks(), **path}
-
-    def _of_walks(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("num_walks", "walk_length", "restart_prob")}
+        return {name: getattr(self, name) for name in ("num_walks", "walk_length", "restart_prob")} | path
 
 
 def most_visited(nodes: Tensor, visited: Tensor, count: int) -> Neighbors:

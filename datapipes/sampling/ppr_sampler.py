@@ -12,7 +12,6 @@ from datapipes.base.rng import RngKey
 from datapipes.base.sizes import check_memory
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import Stage
-from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.choice import UNIFORM
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import HopPlan, Sampled
@@ -138,12 +137,6 @@ class PprSampler(ScoredNeighborSampler):
         groups = torch.cat((places, places[:, None].expand_as(ids)[others]))
         return Sampled(torch.cat((seeds.to(ids.dtype), ids[others])), places.to(ids.dtype), [], groups)
 
-    def fingerprint(self) -> Fingerprint:
-        return {**super().fingerprint(), **self._of_ranks()}
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), **self._of_ranks()}
-
-    def _of_ranks(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         form = {} if self._form is None else {"subgraph_type": self.subgraph_type, "disjoint": self.disjoint}
         return {"alpha": self.alpha, "eps": self.eps, **form}

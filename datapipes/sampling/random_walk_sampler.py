@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ from datapipes.base.checks import check_bool, check_float, check_int, check_with
 from datapipes.base.codec import join_key
 from datapipes.base.sizes import check_memory
 from datapipes.base.types import known_edge_type, type_text
-from datapipes.chain.asynchronous import hides_own
 from datapipes.chain.functional import register_stage
 from datapipes.chain.stage import MiniBatchTransformer, Stage
 from datapipes.chain.stage_base import Fingerprint
@@ -20,7 +20,7 @@ from datapipes.graph.choice import UNIFORM
 from datapipes.graph.graph import Graph
 from datapipes.graph.walks import MOST_BIAS, MOST_WALKS, WalkPlan
 from datapipes.minibatch import MiniBatch
-from datapipes.sampling.choice_sampler import CONCURRENCY, checked_concurrency
+from datapipes.sampling.choice_sampler import CONCURRENCY, set_concurrency
 from datapipes.sampling.fanouts import fingerprint_of_hops
 from datapipes.sampling.neighbor_sampler import ByWeight
 from datapipes.sampling.sampler import items_before, refuse_padding_before, refuse_taken
@@ -88,9 +88,7 @@ class RandomWalkSampler(MiniBatchTransformer):
             )
         refuse_padding_before(self.name, source)
         self.graph = graph
-        own_async = type(self).transform_async is not RandomWalkSampler.transform_async
-        self.asynchronous = own_async or (graph._in_parts and not hides_own(self, RandomWalkSampler, "transform"))
-        self.concurrency = checked_concurrency(self, concurrency)
+        set_concurrency(self, concurrency, RandomWalkSampler, "transform")
         self.walk_length = check_int(self.name, "walk_length", walk_length, 0, MOST_STEPS)
         self.walks_per_node = check_int(self.name, "walks_per_node", walks_per_node, 1)
         self.p = check_float(self.name, "p", p, 1 / MOST_BIAS, MOST_BIAS, allowed="[2^-64, 2^64]")
@@ -104,17 +102,8 @@ class RandomWalkSampler(MiniBatchTransformer):
         steps = [path[step % len(path)] for step in range(self.walk_length)]
         self.prob_name = prob_name
         choice = UNIFORM if prob_name is None else ByWeight(prob_name)
-        self.plan = WalkPlan(
-            self.name,
-            graph,
-            steps,
-            self.walks_per_node,
-            self.p,
-            self.q,
-            self.restart_prob,
-            choice,
-            self.return_edge_ids,
-        )
+        chances = self.p, self.q, self.restart_prob
+        self.plan = WalkPlan(self.name, graph, steps, self.walks_per_node, *chances, choice, self.return_edge_ids)
         if (items := items_before(source)) is not None:
             check_seed_types(self.name, getattr(items, "types", None), graph)
             item_sets = getattr(items, "item_sets", {None: items})
@@ -161,15 +150,9 @@ class RandomWalkSampler(MiniBatchTransformer):
 
     def _period(self) -> list[Any]:
         """Return the shortest metapath that has the same steps."""
-        steps = self.plan.steps[: len(self.metapath or ())]
-        return next(
-            (
-                list(steps[:size])
-                for size in range(1, len(steps))
-                if all(a == b for a, b in zip(steps, steps[size:], strict=False))
-            ),
-            list(steps),
-        )
+        steps = [*self.plan.steps[: len(self.metapath or ())]]
+        sizes = range(1, len(steps))
+        return next((steps[:size] for size in sizes if steps[size:] == steps[:-size]), steps)
 
     @property
     def _start(self) -> Any:
@@ -235,17 +218,12 @@ def checked_metapath(where: str, graph: Graph, metapath: Any, walk_length: int) 
             f"edge types are {shown(known)}. Name the type of each step, against the direction of the edges."
         )
     path = [known_edge_type(where, edge_type, known) for edge_type in metapath]
-    for step, edge_type in enumerate(path):
-        is_repeated = walk_length > len(path)
-        if step == 0 and is_repeated and path[-1][0] != edge_type[2]:
+    steps = [*path, path[0]] if walk_length > len(path) else path
+    for step, (before, edge_type) in enumerate(itertools.pairwise(steps), 1):
+        if before[0] != edge_type[2]:
             raise ValueError(
-                f"{where}: the metapath has {len(path)} steps and is repeated, but it ends at "
-                f"{path[-1][0]!r} and begins at {edge_type[2]!r}. Name all steps, or a way back."
-            )
-        before = path[step - 1] if step > 0 else None
-        if before is not None and before[0] != edge_type[2]:
-            raise ValueError(
-                f"{where}: step {step} of the metapath begins at {edge_type[2]!r}, but the step before it ends "
-                f"at {before[0]!r}. A step goes from the destination to the source of its edge type."
+                f"{where}: step {step} of the metapath begins at {edge_type[2]!r}, but the step before it ends at "
+                f"{before[0]!r}. A step goes from the destination to the source of its edge type; a metapath shorter "
+                "than the walk is repeated."
             )
     return path

@@ -17,13 +17,13 @@ from datapipes import _core
 from datapipes.base.checks import check_int, shown
 from datapipes.base.rng import RngKey
 from datapipes.base.types import EdgeType
-from datapipes.chain.asynchronous import hides_own
 from datapipes.chain.stage import Stage
+from datapipes.chain.stage_base import Fingerprint
 from datapipes.graph.graph import Graph
 from datapipes.graph.hops import Sampled
 from datapipes.minibatch import Block, MiniBatch
 from datapipes.sampling.asking import Asking, answered, answered_async
-from datapipes.sampling.choice_sampler import CONCURRENCY, checked_concurrency
+from datapipes.sampling.choice_sampler import CONCURRENCY, set_concurrency
 from datapipes.sampling.sampler import Sampler, items_before
 from datapipes.seeds import HeteroItemSet
 
@@ -71,8 +71,7 @@ class ScoredNeighborSampler(Sampler):
         if self._type is not None and (items := items_before(source)) is not None:
             self._refuse_seeds(items.types if isinstance(items, HeteroItemSet) else [])
         self.score_name = score_name
-        self.asynchronous = graph._in_parts and not hides_own(self, ScoredNeighborSampler, "sample", "transform")
-        self.concurrency = checked_concurrency(self, concurrency)
+        set_concurrency(self, concurrency, ScoredNeighborSampler, "sample", "transform")
 
     @abstractmethod
     def _neighbors(self, nodes: Tensor, hop: int, rng: RngKey) -> Asking[Neighbors]:
@@ -140,7 +139,14 @@ class ScoredNeighborSampler(Sampler):
                 "this type."
             )
 
+    @abstractmethod
+    def _options(self) -> dict[str, Any]:
+        """Return {name: plain value} of the options that decide the neighbors, for states and `explain()`."""
+
+    def fingerprint(self) -> Fingerprint:
+        return {**super().fingerprint(), **self._options()}
+
     def describe(self) -> dict[str, Any]:
         details = super().describe()
         del details["fanouts"]
-        return {"num_neighbors": self.num_neighbors, **details}
+        return {"num_neighbors": self.num_neighbors, **details, **self._options()}

@@ -22,6 +22,7 @@ def test_walks_go_along_out_edges_and_stay_where_there_are_none():
     assert torch.equal(nodes[:, :-1][~stays], ROW[edges[~stays]])
     assert {*edges[start == 0, 0].tolist()} == {1, 2, 5}  # a start that repeats has walks of its own
     assert random_walk(ROW, COL, start, 0).tolist() == start[:, None].tolist()
+    assert random_walk(ROW[:0], COL[:0], start[:0], 4).shape == (0, 5)
 
 
 def test_walks_are_those_of_the_stage_over_the_reversed_graph():
@@ -65,6 +66,17 @@ def test_what_is_no_walk_is_refused(refuses):
     refuses(ValueError, random_walk, ROW, COL, start, -1)
     refuses(ValueError, random_walk, ROW, COL, start, 2, seed=-1)
     refuses(ValueError, Node2Vec, torch.stack((ROW, COL)), 4, walk_length=2, context_size=3)
+
+
+def test_walks_of_node2vec_are_those_of_random_walk():
+    row, col = torch.randint(0, 20, (2, 80), generator=torch.Generator().manual_seed(4))
+    model = Node2Vec(torch.stack((row, col)), 4, walk_length=6, context_size=2, p=0.1, q=8.0, num_nodes=20)
+    start = torch.arange(20)
+    for model.p, model.q in ((0.1, 8.0), (9.0, 0.1)):  # those of the constructor, and others
+        torch.manual_seed(2)
+        found = model.random_walk_fn(model.rowptr, model.col, start, model.walk_length, model.p, model.q)
+        torch.manual_seed(2)
+        assert torch.equal(found, random_walk(row, col, start, 5, model.p, model.q, num_nodes=20))
 
 
 def test_node2vec_learns_from_walks_along_its_edges():

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from dist_graphs import small_parts, typed_parts
-from pipelines import assert_no_bit_changes, digests, first, items, small_graph, small_store, start_at
+from pipelines import assert_no_bit_changes, digests, first, graph_of, items, small_graph, small_store, start_at
 from typed_pipelines import WRITES, WRITTEN, typed_graph, typed_items
 
 import datapipes as dp
-from datapipes.sampling import measure_norms
+from datapipes.sampling import induced_subgraph_sampler, measure_norms
 
 CLUSTERS = torch.arange(40) * 7 % 5
 
@@ -151,6 +151,22 @@ def test_norms_are_those_of_a_plain_count(chain):
     }
     weights = [min(of_nodes[into[edge]] / count, 1e4) if count else 0.1 for edge, count in enumerate(of_edges)]
     torch.testing.assert_close(norms.edge_norm, torch.tensor(weights))
+
+
+def test_norms_of_what_occurs_never_or_hardly_ever(monkeypatch):
+    graph = graph_of([[1], [], [1]])
+
+    def made(nodes: list[int], edges: list[int]) -> dp.MiniBatch:
+        ends = dp.Block(torch.tensor([0, len(edges)]), torch.tensor([1] * len(edges)), 2, torch.tensor(edges).long())
+        return dp.MiniBatch(epoch=0, index=0, input_nodes=torch.tensor(nodes), blocks=[ends])
+
+    alone = made([0], [])
+    monkeypatch.setattr(
+        induced_subgraph_sampler, "_minibatches_backwards", lambda _: [made([0, 1], [0]), *[alone] * 10_001]
+    )
+    norms = measure_norms(items_without_labels().sample_induced_subgraph(graph, return_edge_ids=True), 3335)
+    torch.testing.assert_close(norms.node_norm, torch.tensor([1, 10_002, 10_002 / 0.1]) / 3)
+    torch.testing.assert_close(norms.edge_norm, torch.tensor([1e4, 0.1]))
 
 
 def test_norms_make_the_mean_of_losses_that_of_all_nodes():

@@ -87,8 +87,9 @@ def test_walks_that_cannot_end_count_all_their_nodes():
     made = first(dp.ItemSampler(dp.ItemSet(torch.tensor([0])), 1).sample_pinsage(ring, 9, 5, 8, 0.0))
     assert made.input_nodes.tolist() == [0, 1, 2, 3]
     assert made.edge_features[0]["visits"].tolist() == [10.0, 10.0, 10.0]
-    made = first(dp.ItemSampler(dp.ItemSet(torch.tensor([0])), 1).sample_pinsage(ring, 9, 5, 8, 1.0))
-    assert made.input_nodes.tolist() == [0, 3]
+    for walk_length in (8, 1):  # more neighbors are asked for than walks have nodes
+        made = first(dp.ItemSampler(dp.ItemSet(torch.tensor([0])), 1).sample_pinsage(ring, 9, 5, walk_length, 1.0))
+        assert made.input_nodes.tolist() == [0, 3]
 
 
 def test_a_node_without_in_edges_has_no_neighbors():

@@ -304,5 +304,5 @@ def test_the_kernels_refuse_what_does_not_fit(refuses, dtype):
         ([0], [-1], []),
         ([0, 1], [1], [0]),
     ):
-        refuses(ValueError, pushes.give, np.array(nodes), np.array(degrees), np.array(sources, dtype))
-    refuses(ValueError, pushes.give, np.array([0]), np.array([1]), np.array([2], dtype))
+        refuses(ValueError, pushes.give, np.array(nodes), np.array(degrees), np.array(sources, np.int64))
+    refuses(ValueError, pushes.give, np.array([0]), np.array([1]), np.array([2]))

@@ -244,6 +244,25 @@ def test_weights_that_change_are_refused():
         pickle.dumps(pipe)
 
 
+def test_states_name_what_decides():
+    changes = ({}, {"p": 2.0}, {"q": 2.0}, {"restart_prob": 0.5}, {"walks_per_node": 2}, {"return_edge_ids": False})
+    assert len({str(walked(**change).fingerprint()) for change in (*changes, {"length": 5})}) == len(changes) + 1
+
+
+def test_the_memory_of_walks_is_known():
+    for ids in (False, True):
+        pipe = walked(small_graph().with_index_dtype(torch.int32), walks_per_node=3, return_edge_ids=ids)
+        num_bytes = sum(values.nbytes for values in first(pipe).extra.values())
+        assert pipe.bytes_for(first(items())) == num_bytes + ids * 8 * 3 * len(first(items()).seeds)
+
+
+def test_a_plan_is_for_its_graph():
+    for graph in (small_graph(), small_parts()):
+        for pipe in (walked(small_graph()), items().sample_ppr(small_graph(), 3)):
+            with pytest.raises(ValueError, match="plan of another graph"):
+                graph.drawn(pipe.plan, torch.arange(3), [1] * 4)
+
+
 def test_a_state_names_the_steps_and_not_how_they_are_written():
     papers = dp.ItemSampler(dp.HeteroItemSet({"paper": dp.ItemSet(40)}), 9, shuffle=True, seed=5)
     once, twice, other = (
@@ -295,23 +314,8 @@ def test_the_kernels_of_a_step_refuse_what_does_not_fit(refuses, dtype):
     refuses(ValueError, drawn, indices=np.array([5, 5, 5], dtype))
     refuses(ValueError, drawn, step=_core.WalkStep(7, 1, q=0.0))
 
-    def chosen(counts=(1, 2), kinds=(0, 1, 0), near=(0, 1, 0)):
-        arrays = np.array(counts), np.array(kinds, np.uint8), np.array(near, np.uint8)
-        return _core.chosen_steps(*arrays).tolist()
-
-    assert chosen() == [0, 1]
-    assert chosen(near=(0, 0, 0)) == [0, 2]
-    assert chosen(kinds=(0, 2, 0)) == [0, 2]
-    assert chosen(kinds=(0, 2, 3)) == [0, -2]
-    assert chosen(counts=(0, 3)) == [-1, 0]
-    refuses(ValueError, chosen, counts=(1, 1))
-    refuses(ValueError, chosen, counts=(4, -1))
-    refuses(ValueError, chosen, kinds=(1, 0, 0))
-    refuses(ValueError, chosen, kinds=(0, 0))
-    refuses(ValueError, chosen, near=(0, 0))
-
     def by_rows(counts=(1, 2), sums=(), near=(0, 1, 0), before=walks):
-        sources = np.array([0, 1, 1], dtype)
+        sources = np.array([0, 1, 1])
         arrays = np.array(counts), sources, np.array(sums, float), np.array(near, np.uint8), walks, before
         return _core.chosen_in_rows(*arrays, step).tolist()
 

@@ -108,19 +108,21 @@ def typed_nodes(where: str, seeds: Any, node_types: list[str] | None) -> tuple[s
     return known_node_type(f"{where}, input_nodes", node_type, node_types), ids
 
 
-def ids_or_mask(where: str, seeds: Any, count: int | None) -> Tensor:
-    """Check a loader's seeds; return them as int32 or int64 ids, or as a mask of all `count` nodes of the graph."""
-    ids = tensor_of(where, "input_nodes", seeds)
+def ids_or_mask(where: str, seeds: Any, count: int | None, name: str = "input_nodes") -> Tensor:
+    """Check a loader's seeds, the argument `name`; return them as int32 or int64 ids, or as a mask of all `count` nodes
+    of the graph.
+    """
+    ids = tensor_of(where, name, seeds)
     if ids.dtype != torch.bool:
-        return check_ids(where, "input_nodes", ids)
+        return check_ids(where, name, ids)
     if not isinstance(seeds, Tensor):
         raise TypeError(
-            f"{where}: input_nodes is a mask that is a {type(seeds).__name__}, which PyG would read as the ids 0 and "
+            f"{where}: {name} is a mask that is a {type(seeds).__name__}, which PyG would read as the ids 0 and "
             "1. Pass torch.as_tensor(mask)."
         )
     if ids.ndim != 1 or (count is not None and len(ids) != count):
         raise ValueError(
-            f"{where}: input_nodes is a mask of shape {list(ids.shape)}; needed is shape "
+            f"{where}: {name} is a mask of shape {list(ids.shape)}; needed is shape "
             f"{'[n]' if count is None else [count]}, an entry for each node of the whole graph. Pass one, or ids."
         )
     return ids

@@ -37,7 +37,7 @@ from datapipes.seeds.item_set import ItemSet
 MOST_DRAWN = 2**24  # minibatches of one epoch of a batch_sampler
 
 
-class _OfView:
+class OfView:
     """A loader's attribute that its View stores. A change acts on the next batch; in workers, on the next loop."""
 
     def __init__(self, name: str) -> None:
@@ -71,15 +71,15 @@ class Iterating:
         }
     )
     # stored in the view
-    data = _OfView("data")
-    input_data = _OfView("input_data")
-    neg_sampling = _OfView("neg_sampling")
-    transform = _OfView("transform")
-    transform_sampler_output = _OfView("transform_sampler_output")
-    custom_cls = _OfView("custom_cls")
-    features = _OfView("features")
-    node_sampler = _OfView("sampler")
-    link_sampler = _OfView("sampler")
+    data = OfView("data")
+    input_data = OfView("input_data")
+    neg_sampling = OfView("neg_sampling")
+    transform = OfView("transform")
+    transform_sampler_output = OfView("transform_sampler_output")
+    custom_cls = OfView("custom_cls")
+    features = OfView("features")
+    node_sampler = OfView("sampler")
+    link_sampler = OfView("sampler")
     # set by PyG's and torch's constructors
     batch_size: Any
     batch_sampler: Any

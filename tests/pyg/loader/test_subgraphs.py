@@ -1,12 +1,17 @@
 """PyG's loaders of whole subgraphs: batches are those of PyG's plain definitions, and a function of seed and epoch."""
 
 import copy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from pyg_cases import Data, assert_same, digests, pyg, random_data, random_hetero
 from torch_geometric.data import Batch
 
+from datapipes import TensorFeature, measure_norms
+from datapipes.base import progress
 from datapipes.pyg.loader import (
     ClusterData,
     ClusterLoader,
@@ -15,6 +20,7 @@ from datapipes.pyg.loader import (
     NeighborLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
+    subgraphs,
 )
 
 
@@ -88,6 +94,16 @@ def test_clusters_are_those_of_metis():
         assert sorted(sorted(cluster.n.tolist()) for cluster in clusters) == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_recursive_clusters_are_asked_for(monkeypatch):
+    def found(graph, num_parts, *, recursive):
+        assert recursive
+        return CLUSTERS
+
+    monkeypatch.setattr(subgraphs, "find_parts", found)
+    order = ClusterData(DATA, 4, True, log=False).partition.node_perm
+    assert torch.equal(CLUSTERS[order], CLUSTERS.sort().values)
+
+
 def test_a_shadow_batch_joins_the_subgraphs_of_the_roots():
     mask = DATA.train_mask
     roots = []
@@ -104,6 +120,10 @@ def test_a_shadow_batch_joins_the_subgraphs_of_the_roots():
     for batch in shadow(depth=1, num_neighbors=1, transform=lambda batch: batch.update({"changed": 1})):
         assert batch.changed == 1
         assert batch.ptr.diff().max() <= 2
+    star = Data(edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4)
+    for replace in (False, True):
+        sizes = {batch.num_nodes for batch in shadow(star, 1, 3, node_idx=[0] * 9, batch_size=1, replace=replace)}
+        assert (sizes == {4}) != replace
 
 
 def test_a_saint_batch_is_the_subgraph_of_nodes_that_are_drawn():
@@ -127,11 +147,142 @@ def test_saint_draws_sources_of_edges_and_walks_along_out_edges():
         assert batch.n.tolist() == [*range(first, min(first + 4, 10))]
 
 
+def test_batches_see_attributes_that_are_set_after_the_loader_was_built():
+    for make in (shadow, parts, saint, saint_walks):
+        data = copy.copy(DATA)
+        loader = make(data)
+        data.x = -DATA.x
+        assert all(torch.equal(batch.x, -DATA.x[batch.n]) for batch in loader)
+
+
+def test_options_of_the_sampler_may_be_set_later():
+    loader = parts()
+    expected = digests(loader)
+    loader.node_sampler.replace = True
+    assert digests(loader) == expected
+
+
+def test_shadows_without_neighbors_have_the_loops_of_their_roots():
+    data = Data(edge_index=torch.tensor([[0, 1, 1], [0, 2, 1]]), num_nodes=3)
+    (batch,) = shadow(data, 1, 0)
+    assert batch.edge_index.tolist() == [[0, 1], [0, 1]]
+
+
+def test_labels_of_roots_may_be_a_feature():
+    without, whole = copy.copy(DATA), copy.copy(DATA)
+    del without.y
+    for batch, expected in zip(shadow(without, features={"y": TensorFeature(DATA.y)}), shadow(), strict=True):
+        assert torch.equal(batch.y, expected.y)
+    whole.y = "of the graph"
+    assert all(batch.y == whole.y for batch in shadow(whole))
+
+
+@pytest.mark.filterwarnings("ignore:Unable to accurately infer")
+def test_the_last_node_of_the_last_cluster_may_be_isolated():
+    class TwoClusters(ClusterData):
+        def _metis(self, edge_index, num_nodes):
+            return torch.arange(num_nodes) % 2
+
+    made = TwoClusters(Data(edge_index=torch.tensor([[0, 2], [2, 0]])), 2, log=False)
+    (ours,), (expected,) = ClusterLoader(made, batch_size=2), pyg.loader.ClusterLoader(made, batch_size=2)
+    assert_same(ours, expected)
+
+
+# --- files
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_progress_of_norms_is_shown_if_it_is_asked_for(monkeypatch, log):
+    def measured(pipe, coverage):
+        assert (progress.terminal_bar() is not None) == log
+        return measure_norms(pipe, coverage)
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress, "importlib", SimpleNamespace(import_module=lambda name: SimpleNamespace(tqdm=name)))
+    monkeypatch.setattr(subgraphs, "measure_norms", measured)
+    saint(sample_coverage=1, log=log)
+
+
 def test_norms_are_kept_in_a_folder(tmp_path):
-    norms = saint(sample_coverage=2, save_dir=tmp_path, log=False).node_norm
+    folder = tmp_path / "a" / "b"
+    norms = saint(sample_coverage=2, save_dir=folder, log=False).node_norm
+    (path,) = folder.iterdir()
+    saved = torch.load(path)
+    torch.save({**saved, "node_norm": norms * 0}, path)
+    assert saint(sample_coverage=2, save_dir=folder).node_norm.sum() == 0
+    for length in (1, 2):  # a file for each
+        saint_walks(walk_length=length, sample_coverage=1, save_dir=folder)
+
+
+class Code:
+    """What makes a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.mkdir, (self.path,)
+
+
+def break_in_turn(path):
+    """Put files of other kinds in place of a file, the last with code in it, which must not run."""
+    saved = path.read_bytes()
+    for value in (3, Code(path.with_name("run"))):
+        torch.save(value, path)
+        yield
+    path.write_bytes(saved[:99])
+    yield
+    assert not path.with_name("run").exists()
+    path.write_bytes(saved)
+
+
+def test_norms_of_another_graph_or_other_arguments_are_refused(refuses, tmp_path):
+    def norms(data=DATA, **options):
+        return saint(data, **{"sample_coverage": 1, "save_dir": tmp_path, **options})
+
+    norms()
     (path,) = tmp_path.iterdir()
-    torch.save((norms * 0, torch.zeros(160)), path)
-    assert saint(sample_coverage=2, save_dir=tmp_path).node_norm.sum() == 0
+    for _ in break_in_turn(path):
+        refuses(ValueError, norms)
+    for change in ({"num_steps": 5}, {"seed": 1}):
+        refuses(ValueError, norms, **change)
+    turned = copy.copy(DATA)
+    turned.edge_index = DATA.edge_index.flip(0)
+    refuses(ValueError, norms, turned)
+
+
+def test_clusters_are_kept_in_a_folder(refuses, tmp_path, capsys):
+    made = GivenClusters(DATA, 4, save_dir=tmp_path / "a")
+    assert "METIS" in capsys.readouterr().err
+
+    def read(data=DATA, **options):
+        return ClusterData(data, 4, save_dir=tmp_path / "a", **options)
+
+    allowed = {*torch.serialization.get_safe_globals()}
+    assert_same(read()[2], made[2])
+    assert {*torch.serialization.get_safe_globals()} == allowed
+    assert capsys.readouterr().err == ""
+    (path,) = (tmp_path / "a" / "part_4").iterdir()
+    for _ in break_in_turn(path):
+        refuses(ValueError, read)
+    turned = copy.copy(DATA)
+    turned.edge_index = DATA.edge_index.flip(0)
+    refuses(ValueError, read, turned)
+    refuses(ValueError, read, Data(edge_index=DATA.edge_index, num_nodes=41))
+    refuses(ValueError, read, sparse_format="csc")
+    refuses(TypeError, read, HETERO)
+    assert "METIS" not in capsys.readouterr().err
+
+
+def test_a_file_that_could_not_be_written_is_not_there(tmp_path, monkeypatch):
+    def half(value, path):
+        path.write_bytes(b"half")
+        raise OSError("no space")
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(OSError, match="no space"):
+        saint(sample_coverage=1, save_dir=tmp_path)
+    assert [*tmp_path.iterdir()] == []
 
 
 # --- what they depend on
@@ -169,10 +320,25 @@ def test_batches_depend_on_seed_epoch_and_number_alone(make):
     assert digests([copy.deepcopy(loader)([0, 1])]) == digests([loader([0, 1])])
 
 
+def test_a_state_names_the_clusters_and_the_length_of_walks():
+    line = torch.stack((torch.arange(9), torch.arange(1, 10)))
+
+    class Halves(ClusterData):
+        def _metis(self, edge_index, num_nodes):
+            return (torch.arange(num_nodes) >= self.size).long()
+
+    loaders = []
+    for Halves.size in (3, 5):
+        loaders.append(ClusterLoader(Halves(Data(edge_index=line, num_nodes=10), 2, log=False)))
+    for one, other in (loaders, (saint_walks(), saint_walks(walk_length=3))):
+        with pytest.raises(ValueError, match="belongs to another pipeline"):
+            one.load_state_dict(other.state_dict())
+
+
 # --- what is refused
 
 
-def test_what_no_subgraph_is_made_of_is_refused(refuses, tmp_path):
+def test_what_no_subgraph_is_made_of_is_refused(refuses):
     for make in (shadow, saint, saint_walks):
         refuses(TypeError, make, HETERO)
     refuses(TypeError, parts, 3)
@@ -180,6 +346,9 @@ def test_what_no_subgraph_is_made_of_is_refused(refuses, tmp_path):
     for name in ("input_time", "input_id"):
         refuses(TypeError, shadow, **{name: DATA.n})
     refuses(TypeError, parts, custom_cls=Data)
+    refuses(TypeError, parts, batch_size=3)
+    refuses(ValueError, shadow, node_idx=torch.ones(3, dtype=torch.bool))
+    refuses(IndexError, shadow, node_idx=[40])
     refuses(TypeError, saint, sampler=[0])
     for options in ({"depth": 0}, {"num_neighbors": -2}):
         refuses(ValueError, shadow, **options)
@@ -189,8 +358,13 @@ def test_what_no_subgraph_is_made_of_is_refused(refuses, tmp_path):
     refuses(ValueError, saint_walks, walk_length=-1)
     refuses(ValueError, saint, Data(num_nodes=3))
     refuses(ValueError, saint, Data(edge_index=DATA.edge_index, node_norm=DATA.x), sample_coverage=1)
-    torch.save((torch.ones(3), torch.ones(2)), tmp_path / "graphsaintnodesampler_5_0_1.pt")
-    refuses(ValueError, saint, sample_coverage=1, save_dir=tmp_path)
-    with refuses(ValueError):
-        saint().num_steps = 3
+    for loader, names in (
+        (shadow(), ("depth", "node_idx", "num_neighbors", "replace")),
+        (clusters(), ("cluster_data",)),
+        (parts(), ("num_parts",)),
+        (saint_walks(), ("num_steps", "sample_coverage", "walk_length")),
+    ):
+        for name in names:
+            with refuses(ValueError):
+                setattr(loader, name, 3)
     NeighborLoader(DATA, [2]).num_steps = 3  # an attribute of the user

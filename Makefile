@@ -16,15 +16,18 @@ CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp')
 HELPERS := common consumers draw edge_values gpu_tests make_graph peer_graphbolt table typed_split
 BENCHMARKS := $(filter-out $(HELPERS:%=benchmarks/%.py), $(sort $(wildcard benchmarks/*.py)))
 
+FORMS := $(filter-out %/config.yml, $(wildcard .github/ISSUE_TEMPLATE/*.yml))
+
 MINUTES ?= 5
 
 PYTHONS ?= 3.10 3.11 3.12 3.13
+CELLS ?=
 MACHINES ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),$(filter-out $(shell uname -m),aarch64))
 
 # Python's and pytest's compiled files are kept for the next run: half of the seconds in which tests are collected.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo-begins test-begins run build all-of-run all-of-build demo test test-all check docs package wheel wheels try-wheels matrix bench soak slow-tests stubs clean $(BENCHMARKS)
+.PHONY: help demo-begins test-begins run build all-of-run all-of-build demo test test-all check docs package wheel wheels try-wheels tag matrix licences bench soak slow-tests stubs clean $(BENCHMARKS)
 help:
 	@echo "make demo     train GraphSAGE on the embedded data; pictures go to demo/"
 	@echo "make test     what needs no GPU and less than a second, in a small form"
@@ -36,6 +39,8 @@ help:
 	@echo "make wheels   the same for \$$(PYTHONS) on \$$(MACHINES)"
 	@echo "make try-wheels  each wheel in dist/ in an empty environment: golden digests; aarch64 by qemu"
 	@echo "make matrix   the fast tests with the oldest and with the newest Python, torch and numpy"
+	@echo "make tag      whether \$$(TAG) is the tag of this version: v0.1.0, and the changelog has a date for it"
+	@echo "make licences the licence of each package that datapipes or its tests install"
 	@echo "make bench    the benchmarks, with ratios taken in one run"
 	@echo "make soak     the long runs: loaders and channels at random, with kills; MINUTES=5 bounds each but the last"
 	@echo "make stubs    write the generated files anew: __init__ files, functional.pyi, docs/api, tables of the docs"
@@ -117,6 +122,9 @@ check: build
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(VENV)/bin/zizmor --offline --quiet --persona auditor .github
+	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows $(wildcard .github/workflows/*.yml)
+	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(FORMS)
 	$(VENV)/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	$(RUN) -m pytest -q tests/test_layers.py
 	CXX=$${CXX:-g++} bash csrc/tests/run.sh
@@ -147,10 +155,19 @@ wheels: $(WHEEL_TOOLS)
 	$(WHEEL_VENV)/bin/python tools/build_wheel.py --portable $(PYTHONS:%=--python %) $(MACHINES:%=--machine %) dist
 
 try-wheels: $(WHEEL_TOOLS)
-	$(WHEEL_VENV)/bin/python tools/try_wheel.py --without-cuda dist/*.whl
+	$(WHEEL_VENV)/bin/python tools/try_wheel.py --without-cuda --extras dist/*.whl
 
 matrix: $(WHEEL_TOOLS)
-	$(WHEEL_VENV)/bin/python tools/matrix.py
+	$(WHEEL_VENV)/bin/python tools/matrix.py $(CELLS)
+
+tag:
+	@version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' datapipes/__init__.py); \
+	test "$(TAG)" = "v$$version" || { echo "the tag of this version is v$$version, not '$(TAG)'. Give TAG=v$$version."; exit 1; }; \
+	grep -Eq "^## $$version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$$" CHANGELOG.md || \
+	{ echo "CHANGELOG.md has no line '## $$version (YYYY-MM-DD)'. Write the day of the release there."; exit 1; }
+
+licences: build
+	$(VENV)/bin/pip-licenses --python $(RUN) --order license --ignore-packages gnn-datapipes
 
 bench: build $(BENCHMARKS)
 $(BENCHMARKS): build

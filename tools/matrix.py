@@ -1,5 +1,7 @@
 """Run the fast tests with the oldest and with the newest Python, torch and numpy, each against the wheel.
 
+The cell `nightly` has the newest torch, released or not, that pip's indexes have.
+
 A cell of the matrix has an environment in `.venv-matrix/`, kept until its requirements change, and the portable wheel
 of its Python, kept until a file of the sdist changes. torch is installed without the libraries of CUDA. What is newest
 is settled when the environment is made: delete its folder for a newer one.
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +22,10 @@ import tarfile
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 from build_wheel import build_sdist, build_wheel, digest_of, interpreter
+from ran import record
 from stand_in_for_cuda import stand_in_for_cuda
 from try_wheel import pins
 
@@ -51,7 +56,10 @@ CELLS = {
         "3.11", ("torch==2.4.1", "torchdata==0.10.0", "numpy==1.26.4", "pandas==2.2.3", "pytz", "pyarrow==24.0.0")
     ),
     "newest": Cell("3.13", ("torch", "numpy")),
+    # ".dev": torch before its release, too
+    "nightly": Cell("3.13", ("torch>=2.4.dev0", "numpy", "torch-geometric", "pyarrow", "ray")),
 }
+RELEASED = ("oldest", "newest")
 
 
 def environment(name: str, cell: Cell, python: str) -> Path:
@@ -74,7 +82,7 @@ def environment(name: str, cell: Cell, python: str) -> Path:
 
 
 def name_of(requirement: str) -> str:
-    return requirement.partition("=")[0].lower()
+    return re.split("[=>]", requirement)[0].lower()
 
 
 def pip_install(folder: Path, *arguments: str) -> None:
@@ -100,24 +108,40 @@ def run_tests(folder: Path, sdist: Path, options: list[str]) -> int:
             archive.extractall(name, filter="data")
         tree = next(Path(name).iterdir())
         shutil.rmtree(tree / "datapipes")
-        command = [str(folder / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        counts = Path(name) / "counts.xml"
+        command = [
+            str(folder / "bin" / "python"),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={counts}",
+        ]
         command += ["-m", "not alone and not full", "--numprocesses=3", "--dist=worksteal"]
         chosen = options or [f"--ignore={path}" for path in SLOW]
         data = os.environ.get("DATAPIPES_SHARED_DATA", str(ROOT.parent / "shared" / "data"))
         settings = {**os.environ, "OMP_NUM_THREADS": "1", "DATAPIPES_SHARED_DATA": data}
-        return subprocess.run([*command, *chosen], cwd=tree, env=settings).returncode
+        status = subprocess.run([*command, *chosen], cwd=tree, env=settings).returncode
+        suite = ElementTree.parse(counts).getroot()[0]
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        if not options:
+            passed = int(suite.get("tests", 0)) - int(suite.get("skipped", 0)) - failed
+            record("fast tests", command[:1], f"{passed:,} passed" + (f", {failed} failed" if failed else ""))
+        return status
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run the fast tests in each cell of the matrix.")
     parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH", help="an interpreter")
-    parser.add_argument("cells", nargs="*", metavar="CELL", help=f"{' or '.join(CELLS)}; without one, all")
+    cells = f"{', '.join(CELLS)}; by default {' and '.join(RELEASED)}"
+    parser.add_argument("cells", nargs="*", metavar="CELL", help=cells)
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options = parser.parse_args(sys.argv[1:at])
     given = dict(each.split("=", 1) for each in options.python)
     sdist = build_sdist(CACHE)
     failed = []
-    for name in options.cells or CELLS:
+    for name in options.cells or RELEASED:
         cell = CELLS[name]
         python = interpreter(cell.python, given)
         folder = environment(name, cell, python)

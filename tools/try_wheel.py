@@ -2,7 +2,8 @@
 
 An environment gets the wheel, what the wheel says it needs, at the versions of the lock files, and pytest. Then the
 wheel is found by its name in its folder, where no index is asked. The tests are those of the sdist in that folder. The
-Python is the one that the wheel is for, as tools/build_wheel.py finds it, unless one is given.
+Python is the one that the wheel is for, as tools/build_wheel.py finds it, unless one is given. With `--extras` each
+extra is tried too, in an environment that has its packages beside those of the first.
 
 With `--without-cuda` torch is installed without the libraries of CUDA, where the index has no build of torch without
 them. The wheel of another machine is tried by qemu, in Debian's Python of that machine and with torch 2.6, whose builds
@@ -18,10 +19,12 @@ import os
 import subprocess
 import tarfile
 import tempfile
+import zipfile
 from email.parser import BytesParser
 from pathlib import Path
 
 from build_wheel import HERE, interpreter
+from ran import record
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements-run.lock", "requirements.lock")
@@ -57,7 +60,7 @@ print(distribution(DISTRIBUTION).name, *packages_distributions()["datapipes"])
 """
 
 
-def try_wheel(wheel: Path, python: str | None, *, without_cuda: bool) -> None:
+def try_wheel(wheel: Path, python: str | None, *, without_cuda: bool, extras: list[str]) -> None:
     """Raise CalledProcessError if the wheel does not install, import or give the golden digests."""
     sdist = next(wheel.parent.glob("*.tar.gz"))
     version, machine = version_of(wheel), machine_of(wheel)
@@ -78,8 +81,43 @@ def try_wheel(wheel: Path, python: str | None, *, without_cuda: bool) -> None:
             raise RuntimeError(f"the package was imported from {place}, not from the new environment")
         if set(names.split()) != {name_of(sdist)}:
             raise RuntimeError(f"the package was installed as {names}; the sdist's name is {name_of(sdist)}")
-        pytest = [*run, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
-        subprocess.run([*pytest, Path(TESTS[0]).name], cwd=tests, env=environment, check=True)
+        run_digests(run, tests, environment)
+        record("golden digests, the wheel alone", run, "passed")
+        for extra in extras:
+            with_extra = installed_extra(wheel, extra, Path(run[0]), folder)
+            run_digests([str(with_extra)], tests, environment)
+            command = [str(with_extra), str(Path(run[0]).with_name("datapipes")), "doctor"]
+            subprocess.run(command, cwd=tests, env=environment, check=True)
+        if extras:
+            record(f"golden digests and `datapipes doctor`, with each of {len(extras)} extras", run, "passed")
+
+
+def run_digests(run: list[str], tests: Path, environment: dict[str, str]) -> None:
+    pytest = [*run, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
+    subprocess.run([*pytest, Path(TESTS[0]).name], cwd=tests, env=environment, check=True)
+
+
+def extras_of(wheel: Path) -> list[str]:
+    """Return the names of a wheel's extras."""
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        about = BytesParser().parsebytes(archive.read(metadata), headersonly=True)
+    return [name for name in about.get_all("Provides-Extra", []) if name != "dev"]
+
+
+def installed_extra(wheel: Path, extra: str, base: Path, folder: Path) -> Path:
+    """Return the Python of an environment with what `extra` needs, beside all that the environment of `base` has."""
+    environment = folder / extra
+    subprocess.run([str(base), "-m", "venv", str(environment)], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (below,) = base.parents[1].glob("lib/python*/site-packages")
+    (site / "below.pth").write_text(f"{below}\n", encoding="utf-8")
+    run = environment / "bin" / "python"
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join(pins()), encoding="utf-8")
+    pip = [str(run), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(constraints)]
+    subprocess.run([*pip, f"{wheel}[{extra}]"], check=True)
+    return run
 
 
 Place = tuple[list[str], dict[str, str]]  # the command of a Python that has the wheel, and its environment
@@ -184,12 +222,14 @@ def file_of(sdist: Path, name: str) -> bytes:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Install wheels and run the golden digests.")
     parser.add_argument("--without-cuda", action="store_true", help="install torch without the libraries of CUDA")
+    parser.add_argument("--extras", action="store_true", help="try each extra too, in an environment of its own")
     parser.add_argument("--python", help="the interpreter; without one, that of the wheel's version is looked for")
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
     options = parser.parse_args()
     for each in options.wheels:
+        extras = extras_of(each) if options.extras and machine_of(each) == HERE else []
         print(f"== {each.name}", flush=True)
         if machine_of(each) != HERE and version_of(each) not in SUITES:
             print(f"not tried: no Debian has Python {version_of(each)} for {machine_of(each)}")
             continue
-        try_wheel(each.resolve(), options.python, without_cuda=options.without_cuda)
+        try_wheel(each.resolve(), options.python, without_cuda=options.without_cuda, extras=extras)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import ran
+
 from datapipes.chain.functional import registered_stages
 from datapipes.compat.name_tables import ATTRIBUTES, KEYWORDS
 
@@ -55,11 +57,17 @@ def decisions() -> str:
     return "".join(f"* [{title}]({page.name})\n" for page, title in zip(pages, titles, strict=True))
 
 
+def runs() -> str:
+    """Return the table of what was run where."""
+    return _table(ran.HEADER, [tuple(each.values()) for each in ran.records()])
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "index.md": {
-        "introduction": lambda: readme("**Linux only", "## Two commands"),
+        "introduction": lambda: readme("![A chain", "## Measured"),
         "promises": lambda: readme("## Four promises", "## Read on"),
     },
+    "install.md": {"runs": runs},
     "decisions/index.md": {"decisions": decisions},
     "tour.md": {"stages": stages},
     "migrate/names.md": {"attributes": attributes, "keywords": keywords},

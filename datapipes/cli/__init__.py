@@ -1,4 +1,4 @@
-"""The `datapipes` command: build, partition, inspect, convert, report, bench, serve, status and completion.
+"""The `datapipes` command: build, partition, inspect, convert, report, bench, serve, status, doctor and completion.
 
 docs/partition.md describes each command.
 """

@@ -19,12 +19,12 @@ from typing import Any
 
 from datapipes.base.checks import one_line
 from datapipes.base.errors import text_of
-from datapipes.cli import bench, build, inspect, partition, serve, status
+from datapipes.cli import bench, build, doctor, inspect, partition, serve, status
 from datapipes.cli.command import DoneInPart, WrongUsage, add_completion, in_options, say
 
 _ADDERS = (
     *(build.add_to, partition.add_to, inspect.add_to, build.add_convert, bench.add_report, bench.add_to),
-    *(serve.add_to, status.add_to, add_completion),
+    *(serve.add_to, status.add_to, doctor.add_to, add_completion),
 )
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 

@@ -18,7 +18,7 @@ from scripts import run_script
 from datapipes.base.errors import DISTRIBUTION
 from datapipes.cli import inspect
 
-COMMANDS = ("build", "partition", "inspect", "convert", "report", "bench", "serve", "status", "completion")
+COMMANDS = ("build", "partition", "inspect", "convert", "report", "bench", "serve", "status", "doctor", "completion")
 SCRIPT = Path(sys.executable).parent / "datapipes"
 
 

@@ -1,0 +1,313 @@
+"""`datapipes doctor`: what keeps datapipes from working on this machine, or from being fast, and what to do.
+
+The script `datapipes` runs this file by its path and does not import the package, so it needs nothing but Python:
+torch or the C++ core may be what is broken. Packages are imported in processes of their own, since an import can end
+its process. Nothing on the machine is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import resource
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.metadata import distributions
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PACKAGE = Path(__file__).parents[1]
+# The newest versions that the tests have run with: those of the lock files.
+TESTED = {
+    "duckdb": "2.0",
+    "fsspec": "2026.9",
+    "numpy": "2.4",
+    "pyarrow": "26.0",
+    "pymetis": "2025.2",
+    "python": "3.13",
+    "ray": "2.60",
+    "torch": "2.13",
+    "torch-geometric": "2.8",
+    "torchdata": "0.11",
+    "triton": "3.7",
+}
+_MODULES = {"pyyaml": "yaml", "pytorch-frame": "torch_frame", "torch-geometric": "torch_geometric"}
+_IMPORT_S = 120.0
+_SHARED_BYTES, _MEMORY_BYTES, _DESCRIPTORS = 2**29, 2**31, 1024  # fewer are few
+_SLOW = {"MALLOC_PERTURB_": "0", "MALLOC_CHECK_": "0", "PYTHONMALLOC": "pymalloc", "CUDA_LAUNCH_BLOCKING": "0"}
+_ASK_TORCH = """
+import json, torch
+error = ""
+try:
+    torch.cuda.init()
+except Exception as raised:
+    error = str(raised).splitlines()[0]
+print(json.dumps([torch.version.cuda or torch.version.hip or "", error]))
+"""
+
+
+class Finding(NamedTuple):
+    """What is wrong, and what to do."""
+
+    found: str
+    remedy: str
+
+
+class Requirement(NamedTuple):
+    """A package with its least version, and the extra that needs it; "" for what every installation needs."""
+
+    name: str
+    minimum: str
+    extra: str
+
+
+Facts = dict[str, Any]
+
+
+def examine(root: str = "/", path: list[str] | None = None) -> tuple[list[Finding], Facts]:
+    """Return what is wrong with this machine, and the facts that were read, as JSON values.
+
+    Args:
+        root: the folder that contains proc, sys and dev.
+        path: the folders where packages are installed; by default those of this Python.
+    """
+    facts: Facts = {"system": platform.platform(), "processors": len(os.sched_getaffinity(0))}
+    findings = [*_of_packages(facts, sys.path if path is None else path), *_of_memory(facts, root)]
+    findings += [*_of_limits(facts, root), *_of_settings(facts, root), *_of_gpu(facts, root)]
+    return findings, facts
+
+
+def _of_packages(facts: Facts, path: list[str]) -> Iterator[Finding]:
+    own = _normal(runpy.run_path(str(PACKAGE / "base" / "errors.py"))["DISTRIBUTION"])
+    installed, needed = {"python": platform.python_version()}, []
+    for distribution in distributions(path=path):
+        name = _normal(distribution.metadata["Name"] or "")
+        if name not in installed:  # the first of a name is the one that Python imports
+            installed[name] = distribution.version
+            needed += [*map(_requirement, distribution.requires or ())] if name == own else []
+    if not needed:
+        yield Finding(f"{own} is not installed, so nobody knows what it needs", "Install a wheel or the checkout.")
+    extras = list(dict.fromkeys(each.extra for each in needed if each.extra not in ("", "dev")))
+    owners: dict[str, str] = {}  # {package: extra}: whoever has the package uses the extra
+    for extra in extras:
+        owners.setdefault(next(each.name for each in needed if each.extra == extra), extra)
+    have = {"", *(extra for name, extra in owners.items() if name in installed)}
+    used = [each for each in needed if each.extra in have]
+    for name, minimum in dict.fromkeys((each.name, each.minimum) for each in used):
+        users = [each.extra for each in used if each.name == name]
+        for_whom = "datapipes itself" if "" in users else f"[{'], ['.join(users)}]"
+        install = f"Run pip install '{name}>={minimum}'"
+        if name not in installed:
+            yield Finding(f"{name} is not installed; it is needed for {for_whom}", f"{install}.")
+        elif _numbers(installed[name]) < _numbers(minimum):
+            yield Finding(
+                f"{name} is {installed[name]}, older than {minimum}, which is needed for {for_whom}", f"{install}."
+            )
+    names = [name for name in ("python", *dict.fromkeys(each.name for each in used)) if name in installed]
+    for name in names:
+        tested = TESTED.get(name, installed[name])
+        if _numbers(installed[name])[:2] > _numbers(tested):
+            yield Finding(
+                f"{name} is {installed[name]}, newer than {tested}, the newest that was tested",
+                f"If something fails, try again with {name} {tested}.",
+            )
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = dict(zip(names[1:], pool.map(_import_fault, names[1:]), strict=True))
+    for name, fault in faults.items():
+        if fault:
+            yield Finding(f"{name} {installed[name]} cannot be imported: {fault}", f"Install {name} anew.")
+    facts["versions"] = {name: installed[name] for name in (own, *names) if name in installed}
+    works = {name for name, fault in faults.items() if not fault}
+    facts["extras"] = {extra: {each.name for each in needed if each.extra == extra} <= works for extra in extras}
+
+
+def _of_memory(facts: Facts, root: str) -> Iterator[Finding]:
+    file = next((file for suffix in EXTENSION_SUFFIXES if (file := PACKAGE / f"_core{suffix}").exists()), None)
+    try:
+        if file is None:
+            raise ImportError(f"no _core{EXTENSION_SUFFIXES[0]} in {PACKAGE}: the core was built for another Python")
+        loader = ExtensionFileLoader("datapipes._core", str(file))
+        core: Any = module_from_spec(spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
+        loader.exec_module(core)
+    except ImportError as error:
+        yield Finding(f"the C++ core cannot be loaded: {error}", "Install the wheel of this Python, or build anew.")
+    else:
+        facts["memory left"], limit = core.memory_left(root.rstrip("/"))
+        if facts["memory left"] < _MEMORY_BYTES:
+            yield Finding(
+                f"{_size(facts['memory left'])} of memory are left by {limit}",
+                "Raise that limit, end other processes, or use fewer workers and smaller minibatches.",
+            )
+    shared = f"{root.rstrip('/')}/dev/shm"
+    try:
+        disk = os.statvfs(shared)
+        facts["/dev/shm"] = disk.f_bavail * disk.f_frsize
+        if not os.access(shared, os.W_OK):
+            raise PermissionError("it cannot be written")
+    except OSError as error:
+        yield Finding(f"/dev/shm: {error.strerror or error}", "Mount it: mount -t tmpfs -o size=50% tmpfs /dev/shm.")
+    else:
+        if facts["/dev/shm"] < _SHARED_BYTES:
+            yield Finding(
+                f"/dev/shm has {_size(facts['/dev/shm'])} free; torch sends tensors through it (channel='mp' too)",
+                "Enlarge it (docker run --shm-size=8g), or use channel='shm', the default, which needs none of it.",
+            )
+
+
+def _of_limits(facts: Facts, root: str) -> Iterator[Finding]:
+    facts["descriptors"], most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= facts["descriptors"] < _DESCRIPTORS:
+        if 0 <= most < _DESCRIPTORS:
+            remedy = f"Raise the hard limit too, which is {most}: docker run --ulimit nofile=65536, or limits.conf."
+        else:
+            remedy = f"Run ulimit -n {_DESCRIPTORS} or more before the program."
+        found = f"a process may open {facts['descriptors']} files; each worker and each connection takes some"
+        yield Finding(found, remedy)
+    quota = _quota(root)
+    facts["processors granted"] = quota
+    if quota is not None and quota < facts["processors"]:
+        yield Finding(
+            f"the cgroup grants the time of {quota:g} processors, but {facts['processors']} are to be seen",
+            f"Use at most {max(int(quota), 1)} workers and threads (torch.set_num_threads), or raise the quota.",
+        )
+
+
+def _of_settings(facts: Facts, root: str) -> Iterator[Finding]:
+    setting = "sys/kernel/mm/transparent_hugepage/enabled"
+    chosen = re.search(r"\[(\w+)\]", _read(Path(root, setting)))
+    facts["huge pages"] = chosen[1] if chosen else "unknown"
+    if facts["huge pages"] == "never":
+        found = f"memory gets no huge pages (/{setting}: never), which makes random reads slower"
+        yield Finding(found, f"As root: echo madvise > /{setting}.")
+    facts["allocator"] = preloaded = os.environ.get("LD_PRELOAD", "")
+    for library in filter(None, re.split("[ :]+", preloaded)):
+        if "/" in library and not Path(library).exists():
+            yield Finding(f"LD_PRELOAD names {library}, which is not there, so it is not used", "Correct the path.")
+    for name, harmless in _SLOW.items():
+        if os.environ.get(name, harmless) not in (harmless, ""):
+            yield Finding(
+                f"{name}={os.environ[name]} is set, which is for looking for faults, and slow", f"Unset {name}."
+            )
+
+
+def _of_gpu(facts: Facts, root: str) -> Iterator[Finding]:
+    driver = re.search(r"Kernel Module\D*([\d.]+)", _read(Path(root, "proc/driver/nvidia/version")))
+    facts["driver"] = driver[1] if driver else ""
+    if not driver:
+        return
+    try:
+        built_for, error = json.loads(_python(_ASK_TORCH).stdout)
+    except (ValueError, subprocess.SubprocessError):
+        return  # torch cannot be imported, which is a finding of its own
+    facts["CUDA of torch"] = built_for
+    if not built_for:
+        yield Finding("there is a GPU, and this torch is a build without CUDA", "Install a build of torch with CUDA.")
+    elif error:
+        found = f"torch, for CUDA {built_for}, cannot use the GPU with driver {driver[1]}: {error}"
+        yield Finding(found, "Update the driver, or install a build of torch for an older CUDA.")
+
+
+def _requirement(line: str) -> Requirement:
+    """Return a requirement as the metadata of a distribution has it: `name>=1.2; extra == "some"`."""
+    name, minimum, markers = re.fullmatch(r"([\w.-]+)[^;\d]*([\d.]*)[^;]*(.*)", line).groups()  # type: ignore[union-attr]
+    extra = re.search(r"extra == [\"']([\w-]+)", markers)
+    return Requirement(_normal(name), minimum, extra[1] if extra else "")
+
+
+def _import_fault(name: str) -> str:
+    """Return why a package cannot be imported; "" if it can."""
+    try:
+        done = _python(f"import {_MODULES.get(name, name)}")
+    except subprocess.TimeoutExpired:
+        return f"it takes more than {_IMPORT_S:.0f} s"
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1]
+
+
+def _python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=_IMPORT_S)
+
+
+def _quota(root: str) -> float | None:
+    """Return the processors whose time the cgroup of this process may use; None if it sets no limit."""
+    own = re.search(r"^0::(/.*)$", _read(Path(root, "proc/self/cgroup")), re.MULTILINE)
+    group = Path(own[1] if own else "/")
+    files = [Path(root, "sys/fs/cgroup", *folder.parts[1:], "cpu.max") for folder in (group, *group.parents)]
+    limits = [limit for file in files if (limit := re.match(r"(\d+) (\d+)", _read(file)))]
+    return min((int(limit[1]) / int(limit[2]) for limit in limits), default=None)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, without what follows them, such as rc1 or +cpu."""
+    return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def add_to(commands: Any) -> None:
+    """Add `datapipes doctor` to the commands."""
+    from datapipes.cli.command import add_command
+
+    add_command(commands, "doctor", _run, _TEXT)
+
+
+_TEXT = (
+    "Look for what keeps datapipes from working on this machine, or from being fast: versions, packages of extras, "
+    "memory, limits, GPU. A line for each fault says what to do. Without faults nothing is printed; else the exit code "
+    "is 1."
+)
+
+
+def _run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    from datapipes.cli.command import DoneInPart
+
+    findings, facts = examine()
+    text, values = _result(findings, facts)
+    if findings:
+        raise DoneInPart(text, values)
+    return text, values
+
+
+def _result(findings: list[Finding], facts: Facts) -> tuple[str, dict[str, Any]]:
+    text = "\n".join(f"{finding.found}. {finding.remedy}" for finding in findings)
+    return text, {"findings": [finding._asdict() for finding in findings], "facts": facts}
+
+
+def main() -> int:
+    """Run the command alone, where the package may not be importable."""
+    parser = argparse.ArgumentParser(prog="datapipes doctor", description=_TEXT, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print findings and facts as one JSON object")
+    arguments = parser.parse_args()
+    findings, facts = examine()
+    text, values = _result(findings, facts)
+    if arguments.json:
+        text = json.dumps({"command": "doctor", **values})
+    if text:
+        print(text)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import atexit
-import contextlib
 import json
-import os
-import select
-import signal
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -24,17 +18,8 @@ from consumers import Steps
 
 import datapipes as dp
 from datapipes import _core
+from datapipes.cli.peer import KEEP_MEMORY, Peer
 
-PEER_BOUND_S = 180.0  # for one measurement of the peer; the first one includes loading the graph
-
-# By default glibc gives a large block back to the system as soon as it is freed, and the next one is page-faulted in
-# anew. So told, it takes all blocks from one heap, which grows by 1 GiB at a time and never shrinks.
-KEEP_MEMORY = {
-    "MALLOC_TOP_PAD_": str(2**30),
-    "MALLOC_MMAP_THRESHOLD_": str(2**32),
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-    "MALLOC_ARENA_MAX": "1",  # the heap of any other arena ends at 64 MiB
-}
 PEERS: dict[str, dict[str, str]] = {"graphbolt 2.1.0": KEEP_MEMORY, "graphbolt 2.1.0 as installed": {}}
 
 
@@ -149,69 +134,19 @@ class Training(Steps):
         self.step(minibatch.node_features["feat"], minibatch.blocks, minibatch.seeds)
 
 
-class Peer:
-    """GraphBolt in its own interpreter, `allocator` in its environment. It measures once for each line it is sent.
-
-    All its processes are stopped while we measure, because threads of its DataLoader poll and take part of a core.
-    """
-
-    def __init__(self, python: Path, graph: Path | None, what: str, allocator: dict[str, str]) -> None:
-        if graph is None:
-            raise SystemExit("--peer-python needs --graph DIR: the peer reads the same files.")
-        script = Path(__file__).with_name("peer_graphbolt.py")
-        environment = {name: value for name, value in os.environ.items() if name not in KEEP_MEMORY}
-        environment |= {"DGLBACKEND": "pytorch"} | allocator  # without a backend it prints which one it chose
-        self._process = subprocess.Popen(
-            [str(python), str(script), str(graph), *what.split()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-        atexit.register(self._signal, signal.SIGKILL)  # if a benchmark fails, stopped processes would stay for ever
-        self.measure(0)  # loads the graph; then its processes are stopped
-
-    def measure(self, round_: int) -> float:
-        """Return the peer's rate in this round: of edges, if it samples."""
-        done, _, seconds, _ = self.counts(round_)
-        return done / seconds
-
-    def counts(self, round_: int) -> tuple[float, float, float, float]:
-        """Return what the peer did in this round, its input nodes if it samples, seconds, and processor time."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._signal(signal.SIGCONT)
-        try:
-            self._process.stdin.write(f"{round_}\n")
-            self._process.stdin.flush()
-            answered, _, _ = select.select([self._process.stdout], [], [], PEER_BOUND_S)
-            if not answered:
-                raise TimeoutError(f"the peer did not answer within {PEER_BOUND_S:.0f} s")
-            line = self._process.stdout.readline()
-        finally:
-            self._signal(signal.SIGSTOP)
-        if not line:
-            raise RuntimeError(f"the peer ended with code {self._process.wait()}; see its messages above")
-        done, input_nodes, seconds, processor_seconds = map(float, line.split())
-        return done, input_nodes, seconds, processor_seconds
-
-    def close(self) -> None:
-        """End the peer's processes."""
-        self._signal(signal.SIGKILL)  # at the end of its input it would not always end, and it has nothing to save
-        self._process.wait(timeout=60)
-        atexit.unregister(self._signal)
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+def peer_of(python: Path, graph: Path | None, what: str, allocator: dict[str, str]) -> Peer:
+    """Return GraphBolt in its own interpreter, with these settings of glibc's allocator."""
+    if graph is None:
+        raise SystemExit("--peer-python needs --graph DIR: the peer reads the same files.")
+    script = Path(__file__).with_name("peer_graphbolt.py")
+    return Peer([str(python), str(script), str(graph), *what.split()], allocator)
 
 
 def peers_of(python: Path | None, graph: Path | None, what: str) -> dict[str, Peer]:
     """Return GraphBolt with an allocator that keeps memory, and as installed, by name; none without an interpreter."""
     if python is None:
         return {}
-    return {name: Peer(python, graph, what, allocator) for name, allocator in PEERS.items()}
+    return {name: peer_of(python, graph, what, allocator) for name, allocator in PEERS.items()}
 
 
 def loaders_of_peers(

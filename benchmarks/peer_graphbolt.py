@@ -26,9 +26,11 @@ A line has what was done, the input nodes, seconds, and seconds of processor tim
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 
 import dgl.graphbolt as gb
 import edge_values
@@ -36,6 +38,10 @@ import numpy as np
 import torch
 from consumers import EPOCHS, Classification, Reading, Steps, play_device
 from typed_split import split_edges
+
+# What `datapipes bench --peer` measures of GraphBolt, too; the package itself cannot be imported here.
+graphbolt = SimpleNamespace(**run_path(str(Path(__file__).parents[1] / "datapipes" / "cli" / "graphbolt_peer.py")))
+endless, topology = graphbolt.endless, graphbolt.topology
 
 ROUND_S = 1.0
 FANOUTS = [15, 10, 5]
@@ -58,11 +64,7 @@ def main() -> None:
     kinds = {"training": training, "consumer": consumer, "end_to_end": end_to_end, "gather": gather}
     kinds |= {"negatives": links, "exclusion": links, "seeds": seeds, "small_chain": small_chain}
     measure = accuracy(Path(folder)) if what == "accuracy" else kinds.get(what, sample)(folder, what, *arguments)
-    for line in sys.stdin:
-        began, began_processor = time.perf_counter(), time.process_time()
-        done, input_nodes, *seconds = measure(int(line))
-        seconds = seconds or [time.perf_counter() - began]
-        print(done, input_nodes, *seconds, time.process_time() - began_processor, flush=True)
+    graphbolt.answer_lines(measure)
 
 
 Measure = Callable[[int], tuple[float, ...]]  # the line -> what was done, input nodes, and seconds if not all count
@@ -76,47 +78,17 @@ def sample(folder: str, what: str, threads: str = "1") -> Measure:
         pipe = sampler_pipe(*arrays, name)
     else:
         pipe = typed_pipe(*arrays) if what == "sample_types" else plain_pipe(*arrays)
-    stream = endless(pipe)
-
-    def measure(_: int) -> tuple[float, float]:
-        began, edges, input_nodes = time.perf_counter(), 0, 0
-        while time.perf_counter() - began < ROUND_S:
-            minibatch = next(stream)
-            edges += sum(edges_of(hop.sampled_csc) for hop in minibatch.sampled_subgraphs)
-            input_nodes += nodes_of(minibatch.input_nodes)
-        return edges, input_nodes
-
-    return measure
+    return graphbolt.sampling(pipe, ROUND_S)
 
 
 def gather(folder: str, _: str, threads: str = "1") -> Measure:
     torch.set_num_threads(int(threads))
-    store = features(folder)
-    nodes = [minibatch.input_nodes for minibatch in islice(plain_pipe(*topology(folder)), 5)]
-
-    def measure(_: int) -> tuple[float, float]:
-        began, num_bytes = time.perf_counter(), 0
-        while time.perf_counter() - began < ROUND_S:
-            for ids in nodes:
-                rows = store.read("node", None, "feat", ids)
-                num_bytes += rows.numel() * rows.element_size()
-        return num_bytes, 0
-
-    return measure
+    return graphbolt.gathering(plain_pipe(*topology(folder)), features(folder), ["feat"], ROUND_S)
 
 
 def end_to_end(folder: str, _: str, workers: str, copy: str = "") -> Measure:
     torch.set_num_threads(2 if workers == "0" else 1)
-    stream = endless(loader(folder, workers, copy))
-
-    def measure(_: int) -> tuple[float, float]:
-        began, done = time.perf_counter(), 0
-        while time.perf_counter() - began < ROUND_S:
-            next(stream)
-            done += 1
-        return done, 0
-
-    return measure
+    return graphbolt.loading(loader(folder, workers, copy), ROUND_S)
 
 
 def training(folder: str, _: str, workers: str, copy: str, batch_size: str, hidden: str, num_steps: str) -> Measure:
@@ -237,19 +209,8 @@ def accuracy(folder: Path) -> Measure:
     return measure
 
 
-def endless(pipe) -> Iterator[gb.MiniBatch]:
-    """Yield minibatches, epoch after epoch."""
-    while True:
-        yield from pipe
-
-
-def topology(folder: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    return np.load(f"{folder}/indptr.npy"), np.load(f"{folder}/indices.npy")
-
-
 def features(folder: str) -> gb.BasicFeatureStore:
-    rows = torch.from_numpy(np.load(f"{folder}/feat.npy"))
-    return gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(rows)})
+    return graphbolt.features(Path(folder), ["feat"])
 
 
 def loader(folder: str, workers: str, copy: str, batch_size: int = 1024, *, shuffle: bool = True) -> gb.DataLoader:
@@ -273,10 +234,8 @@ def plain_pipe(
     shuffle: bool = True,
     fanouts: Sequence[int] = FANOUTS,
 ) -> gb.NeighborSampler:
-    ids = torch.from_numpy(np.random.default_rng(1).permutation(len(indptr) - 1))
-    items = gb.ItemSampler(gb.ItemSet(ids, names="seed_nodes"), batch_size=batch_size, shuffle=shuffle)
-    graph = gb.fused_csc_sampling_graph(torch.from_numpy(indptr), torch.from_numpy(indices))
-    return gb.NeighborSampler(items, graph, [*fanouts])
+    ids = np.random.default_rng(1).permutation(len(indptr) - 1)
+    return graphbolt.neighbor_sampler((indptr, indices), ids, batch_size, [*fanouts], shuffle)
 
 
 def sampler_pipe(indptr: np.ndarray, indices: np.ndarray, name: str):
@@ -331,16 +290,6 @@ def typed_pipe(indptr: np.ndarray, indices: np.ndarray) -> gb.NeighborSampler:
     sets = {name: gb.ItemSet(torch.from_numpy(rng.permutation(n)), names="seed_nodes") for name, n in num_nodes.items()}
     items = gb.ItemSampler(gb.ItemSetDict(sets), batch_size=1024, shuffle=True)
     return gb.NeighborSampler(items, graph, [torch.full((len(edge_types),), fanout) for fanout in FANOUTS])
-
-
-def edges_of(csc) -> int:
-    """Return how many edges a hop has, with types or without."""
-    return sum(part.indices.numel() for part in (csc.values() if isinstance(csc, dict) else [csc]))
-
-
-def nodes_of(input_nodes) -> int:
-    """Return how many input nodes a minibatch has, with types or without."""
-    return sum(map(len, input_nodes.values())) if isinstance(input_nodes, dict) else len(input_nodes)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import KEEP_MEMORY, Peer, alternate, load_graph, parser, report
+from common import KEEP_MEMORY, Peer, alternate, load_graph, parser, peer_of, report
 from consumers import Reading
 
 import datapipes as dp
@@ -71,7 +71,7 @@ def compared(name: str, pipe: dp.Stage, what: str, args: argparse.Namespace) -> 
     ours = used_by(pipe)
     if args.peer_python is None:
         return {f"{name} (us)": alternate({name: ours}, args.repeats, 1)[name]}
-    peer = Peer(args.peer_python, args.graph, what, KEEP_MEMORY)
+    peer = peer_of(args.peer_python, args.graph, what, KEEP_MEMORY)
     found = alternate({"ours": ours, "peer": used_by_peer(peer)}, args.repeats, 1)
     peer.close()
     return {

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ from datapipes.base.errors import text_of
 from datapipes.base.files import write_text
 from datapipes.base.html import filled
 from datapipes.base.sizes import check_memory
-from datapipes.cli import measuring
+from datapipes.cli import measuring, peer
 from datapipes.cli.command import Commands, DoneInPart, WrongUsage, add_command, check_output, progress_of
 from datapipes.cli.inputs import add_input, open_input
 from datapipes.cli.measuring import BASE, IN_MEMORY, INT32, STORED, Made, Setting
@@ -81,6 +83,8 @@ def add_to(commands: Commands) -> None:
     add("--seconds", type=float, default=1.0, metavar="S", help="of a measurement, x 5 for a loader; default: 1")
     add("--workers", type=int, metavar="N", help="try up to N workers; default: all processors")
     add("--feature-dim", type=int, default=100, metavar="N", help="columns of made-up features if there are none")
+    add("--peer", choices=("graphbolt",), help=f"also measure {peer.NAME}, in an environment that is made for it")
+    add("--peer-python", metavar="PYTHON", help="the interpreter to make that environment with; default: this one")
     add("--html", metavar="FILE", help="also write a page, which needs no network")
 
 
@@ -106,6 +110,11 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     bottlenecks: dict[str, Any] = {}
     data = open_input(path, arguments)
     setting = _setting(data, arguments)
+    if arguments.peer is not None:
+        peer.check(setting)
+        peer_python = peer.environment(arguments.peer_python)
+    elif arguments.peer_python is not None:
+        raise WrongUsage("--peer-python is for --peer, which is not given. Add --peer graphbolt.")
     with warnings.catch_warnings(), progress_of("bench", quiet=not sys.stderr.isatty()) as progress:
         warnings.simplefilter("ignore")  # each loader would warn again that seeds are among the edges
         made = Made.of(setting)  # before anything else reads the mapped files
@@ -120,6 +129,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             settings, partial(measuring.deliver, seconds=arguments.seconds, bottlenecks=bottlenecks), workers
         )
         rounds = measuring.alternate(sides, "loaders", progress, left)
+        peers = peer.compare(setting, made, arguments.seconds, peer_python, progress, left) if arguments.peer else {}
     fastest, advice = _advice(rates, rounds, setting, made)
     bound = bottlenecks[fastest]
     if bound is not None and bound.waits > 0.5:  # bench only waits for minibatches: less means too short epochs
@@ -134,18 +144,21 @@ def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     values |= {"nodes": sum(map(graph.num_nodes_of, graph.node_types)), "edges": setting.num_edges()}
     values |= {"seeds": len(setting.items), "batch_size": setting.batch_size, "fanouts": setting.fanouts}
     values |= {"processors": processors, "threads": torch.get_num_threads(), "minibatch": made.counts}
-    values |= {"first_minibatches": made.cost, "advice": advice, "left_out": left}
+    values |= {"first_minibatches": made.cost, "advice": advice, "left_out": left, "peer": peers}
+    values["machine"] = _machine()
     values["minibatches_per_s"] = {name: median(rates) for name, rates in rounds.items()}
     values["figures"] = {key: dict(zip(_COLUMNS, row, strict=True)) for key, _, *row in table}
     values["bottleneck"] = None if bound is None else {"of": fastest, **bound._asdict()}
     about, kernels, loaders = _shown(values, table, rounds)
+    beside = _beside(peers)
     lines = [str(path), *about, "", *aligned(kernels), "", *aligned(loaders, len(loaders)), ""]
+    lines += [*aligned(beside), ""] if beside else []
     lines += [f"* {sentence}" for sentence in advice] + [f"left out: {side}" for side in left]
     text = "\n".join(map(one_line, lines))
     if html is not None:
         try:
             page = {"title": "Minibatches on this machine", "subtitle": path, "is_well": True, "left": left}
-            page |= {"about": about, "kernels": kernels, "loaders": loaders, "advice": advice}
+            page |= {"about": about, "kernels": kernels, "loaders": loaders, "advice": advice, "beside": beside}
             write_text(html, filled("bench.html", rates=values["minibatches_per_s"], **page))
         except OSError as error:  # print the figures nevertheless
             raise DoneInPart(f"{text}\n--html: {html} cannot be written: {error.strerror}.", values) from error
@@ -162,12 +175,35 @@ def _shown(values: Mapping[str, Any], table: Table, rounds: Rounds) -> tuple[lis
         f"{values['fanouts']}: {counts['edges']:,.0f} edges, {counts['input_nodes']:,.0f} nodes, "
         f"{counts['feature_bytes'] / 1e6:.1f} MB of features",
         f"features of {', '.join(features[:4])}{f' ... of {len(features)} in all' if len(features) > 4 else ''}",
+        ", ".join(" ".join(each) if each[0] != "processor" else each[1] for each in values["machine"].items()),
     ]
     kernels = [["", "one thread", "limit", "of it", threads, "limit", "of it"]]
     kernels += [[text, *map(_text, row, cycle((False, False, True)))] for _, text, *row in table]
     loaders = [["", "minibatches/s", f"times {BASE}"]]
     loaders += [[name, _text(rate), _gain_text(rounds, name)] for name, rate in values["minibatches_per_s"].items()]
     return about, kernels, loaders
+
+
+def _machine() -> dict[str, str]:
+    """Return the machine and the versions that the figures are of."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    versions = {name: sys.modules[name].__version__ for name in ("datapipes", "torch", "numpy")}
+    return {"processor": model[1] if model else platform.machine(), "Python": platform.python_version(), **versions}
+
+
+def _beside(peers: Mapping[str, dict[str, Any]]) -> Table:
+    """Return the comparisons with a peer as a table of texts to print; [] if there are none."""
+    if not peers:
+        return []
+    names = [f"{peer.NAME}, {allocator}" for allocator in peer.ALLOCATORS]
+    table = [["", "datapipes", *(cell for name in names for cell in (name, "times as fast"))]]
+    for work, figures in peers.items():
+        row = [f"{work} ({figures['unit']})", _text(figures["datapipes"])]
+        for name, allocator in zip(names, peer.ALLOCATORS, strict=True):
+            times, least, most = figures[f"times {allocator}"]
+            row += [_text(figures[name]), f"{times:.2f} ({least:.2f} to {most:.2f})"]
+        table.append(row)
+    return table
 
 
 def _setting(data: AnyGraph | Dataset, arguments: argparse.Namespace) -> Setting:

@@ -237,11 +237,11 @@ def kernels(
 
     rows = [(minibatch, plain.fetched().bytes_for(minibatch)) for minibatch in made.minibatches]
     of_graph = lines(plain.num_edges() * plain.graph.index_dtype.itemsize)
-    works = {"memcpy": copy(size), "lines": lines(size), "lines of the graph": of_graph, "sampling": _sampling(plain)}
+    works = {"memcpy": copy(size), "lines": lines(size), "lines of the graph": of_graph, "sampling": sampling(plain)}
     works |= {"memcpy of rows": copy(made.counts["feature_bytes"]), "index_select": _index_select(plain, rows)}
-    works |= {"gather": _gather(plain, rows)}
+    works |= {"gather": gathering(plain, rows)}
     for how, dtype in STORED.items():
-        works |= {f"gather {dtype}": _gather(other, rows) for name, other in settings.items() if name.endswith(how)}
+        works |= {f"gather {dtype}": gathering(other, rows) for name, other in settings.items() if name.endswith(how)}
     sides: dict[str, Side] = {f"{name} 1": partial(side, work) for name, work in works.items()}
     if (count := torch.get_num_threads()) > 1:
         sides |= {f"{name} all": partial(side, work, count) for name, work in works.items()}
@@ -255,12 +255,13 @@ def kernels(
     return {name: statistics.median(rates) for name, rates in taken.items()}
 
 
-def _sampling(setting: Setting) -> Work:
+def sampling(setting: Setting) -> Work:
+    """Return a function that samples the next minibatch, and returns its edges."""
     minibatches = chain.from_iterable(repeat(setting.sampled()))  # each repetition is the next epoch
     return lambda: sum(block.num_edges for block in _blocks(next(minibatches)))
 
 
-def _gather(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
+def gathering(setting: Setting, rows: list[tuple[MiniBatch, int]]) -> Work:
     """Return a function that fetches the features of the next of the minibatches in `rows`, over and over again.
 
     It returns the bytes that were fetched: the number beside the minibatch in `rows`, which does not depend on

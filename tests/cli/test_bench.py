@@ -2,6 +2,9 @@
 
 import html
 import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from scripts import run_program
 
 import datapipes as dp
 from datapipes.base import sizes
-from datapipes.cli import bench, measuring
+from datapipes.cli import bench, measuring, peer
 
 FAST = ("--seconds", 0.001, "--workers", 0, "--batch-size", 2)
 
@@ -228,3 +231,90 @@ def test_a_program_without_a_guard_is_told(tmp_path):
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (0, "", 1)
     assert "and would run line 2 of" in ended.stderr
     assert "or run it from a shell." in ended.stderr
+
+
+# --- beside a peer
+
+ANSWERS = """
+import json, sys, pathlib
+folder, work = sys.argv[1:]
+job = json.loads((pathlib.Path(folder) / "job.json").read_text())
+files = {path.name for path in pathlib.Path(folder).iterdir()}
+assert files == {"indptr.npy", "indices.npy", "job.json", "seeds.npy", *(f"{name}.npy" for name in job["features"])}
+for line in sys.stdin:
+    print({"sample": 2e6, "gather": 3e9, "load": 4}[work], 0, 2.0, 0.1, flush=True)
+"""
+
+
+@pytest.fixture
+def peer_program(monkeypatch, tmp_path):
+    """A function that gives `bench` another program in the place of GraphBolt's."""
+
+    def set_program(text: str) -> None:
+        (tmp_path / "peer.py").write_text(text)
+        monkeypatch.setattr(peer, "PROGRAM", tmp_path / "peer.py")
+        monkeypatch.setattr(peer, "environment", lambda python: Path(sys.executable))
+
+    return set_program
+
+
+def test_a_peer_is_measured_beside_us_in_the_same_run(capsys, tmp_path, peer_program):
+    peer_program(ANSWERS)
+    arguments = ("bench", saved_graph(tmp_path / "g"), *FAST, "--peer", "graphbolt", "--html", tmp_path / "page.html")
+    figures = done(capsys, *arguments, "--json").json["peer"]
+    rates = {
+        "sample and compact, one thread": 1.0,
+        "gather features, one thread": 1.5,
+        "the whole chain, no workers": 2,
+    }
+    assert {what: row[f"{peer.NAME}, as installed"] for what, row in figures.items()} == rates
+    for row in figures.values():
+        assert row["times keeps memory"] == pytest.approx([row["datapipes"] / row[f"{peer.NAME}, keeps memory"]] * 3)
+    text = done(capsys, *arguments).out
+    assert re.search(r"^the whole chain, no workers \(minibatches/s\) +\S+ +2 +\S+ \(", text, re.MULTILINE)
+    assert f"datapipes {dp.__version__}, torch {torch.__version__}" in text
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert peer.NAME in page
+    assert "the whole chain, no workers" in page
+
+
+def test_a_peer_that_ends_ends_the_command(command_refuses, tmp_path, peer_program):
+    peer_program("import sys; sys.exit('no library of this name')")
+    command_refuses(1, "bench", saved_graph(tmp_path / "g"), *FAST, "--peer", "graphbolt")
+
+
+def test_what_bench_refuses_of_peers(command_refuses, monkeypatch, tmp_path):
+    graph = saved_graph(tmp_path / "g")
+    command_refuses(2, "bench", graph, "--peer", "dgl")
+    command_refuses(2, "bench", graph, *FAST, "--peer-python", sys.executable)
+    command_refuses(2, "bench", saved_library(tmp_path / "t"), *FAST, "--peer", "graphbolt")
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\necho 3 7\n")
+    old.chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    for python in ("./nothing", "./python"):
+        command_refuses(2, "bench", graph, *FAST, "--peer", "graphbolt", "--peer-python", python)
+
+
+def test_the_environment_of_a_peer_is_made_once_from_pinned_wheels(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        if command[2] == "venv":
+            Path(command[3]).mkdir(parents=True)
+        return SimpleNamespace(returncode=fails and command[2] == "pip")
+
+    process = SimpleNamespace(run=run, check_output=lambda *_, **__: "3 11\n", CalledProcessError=OSError)
+    monkeypatch.setattr(peer, "subprocess", process)
+    fails = True
+    with pytest.raises(RuntimeError, match=r"^GraphBolt 2\.1\.0 cannot be installed; the messages above say why\."):
+        peer.environment(None)
+    fails = False
+    python = peer.environment(None)
+    assert [command[:3] for command in commands[2:]] == [[sys.executable, "-m", "venv"], [str(python), "-m", "pip"]]
+    assert commands[3][-len(peer.PINS) :] == peer.PINS
+    assert all("==" in pin for pin in peer.PINS)
+    assert peer.environment(None) == python
+    assert len(commands) == 4

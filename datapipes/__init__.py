@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from datapipes.base.errors import (
     ChannelClosed,
     ChannelDamaged,
+    DatapipesDeprecationWarning,
     EndOfEpoch,
     LoaderTimeoutError,
     PeerDied,
@@ -76,6 +77,7 @@ __all__ = [
     "ChannelDamaged",
     "CopyTo",
     "DataLoader",
+    "DatapipesDeprecationWarning",
     "DiskFeature",
     "DistributedItemSampler",
     "EndOfEpoch",

@@ -3,6 +3,7 @@
 from datapipes.base.errors import (
     ChannelClosed,
     ChannelDamaged,
+    DatapipesDeprecationWarning,
     EndOfEpoch,
     LoaderTimeoutError,
     PeerDied,
@@ -16,6 +17,7 @@ __all__ = [
     "STREAM_VERSION",
     "ChannelClosed",
     "ChannelDamaged",
+    "DatapipesDeprecationWarning",
     "EndOfEpoch",
     "LoaderTimeoutError",
     "PeerDied",

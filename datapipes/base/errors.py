@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 __all__ = [
     "ChannelClosed",
     "ChannelDamaged",
+    "DatapipesDeprecationWarning",
     "EndOfEpoch",
     "LoaderTimeoutError",
     "PeerDied",
@@ -98,6 +100,16 @@ class ServerUnavailable(ConnectionError):
     The text names the part, the address, how often it was asked, and how the last attempt ended. The request changed
     nothing: it can be made again.
     """
+
+
+class DatapipesDeprecationWarning(FutureWarning):
+    """A public name goes, or changes its meaning, in a coming release, which the text names beside what to use."""
+
+
+def deprecated(what: str, instead: str, *, removal: str) -> None:
+    """Warn the caller of a public function that `what` goes in the release `removal`, such as "0.4"."""
+    text = f"{what} is deprecated and goes in release {removal}. Use {instead}."
+    warnings.warn(text, DatapipesDeprecationWarning, stacklevel=3)
 
 
 class RemoteTraceback(Exception):

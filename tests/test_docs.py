@@ -69,7 +69,7 @@ PROGRAMS = [page for page in PAGES if code_blocks(text_of(page))]
 
 def run(program: Path, timeout_s: float) -> tuple[str, str]:
     """Return "" if the program ends well, else a report whose lines are those of the page; and what it printed."""
-    warns = ["-W", "error"]
+    warns = ["-W", "error", "-W", "ignore:`torch.jit.script` is deprecated:DeprecationWarning"]  # of torch_geometric
     code, output, errors = run_program(Path(program.name), folder=program.parent, timeout_s=timeout_s, options=warns)
     outcome = f"it took longer than {timeout_s} s" if code is None else f"it ended with exit status {code}"
     quiet = "Traceback" not in errors and "leaked" not in errors  # of another process

@@ -1,10 +1,12 @@
 """Scripts and programs in processes of their own that have torch already: for tests whose failure is an abort."""
 
 import atexit
+import builtins
 import contextlib
 import faulthandler
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -56,7 +58,7 @@ def run_program(
     """Run `python *options program *arguments` in `folder`; end what it has started. The code is None after a timeout.
 
     `make test-all` starts an interpreter. `make test` takes a child of the fork server, of which its workers come too;
-    there `options` may be -W error alone.
+    there `options` may be -W alone, with an action, or with action:message:category.
     """
     with tempfile.TemporaryDirectory() as outputs, contextlib.ExitStack() as stack:
         paths = [os.path.join(outputs, name) for name in ("stdout", "stderr")]
@@ -64,7 +66,7 @@ def run_program(
             files = [stack.enter_context(open(path, "wb")) for path in paths]
             child = _Interpreter([*options, str(program), *arguments], folder, *files)
         else:
-            order = (str(program), arguments, str(folder), *(options[1:] or ["default"]), *paths)
+            order = (str(program), arguments, str(folder), options[1::2] or ["default"], *paths)
             child = multiprocessing.get_context("forkserver").Process(target=_run_program, args=order)
             child.start()
         child.join(timeout_s)
@@ -126,12 +128,17 @@ def _run(script: str, stdout: str, stderr: str) -> None:
     exec(script, {"__name__": "__main__"})
 
 
-def _run_program(program: str, arguments: tuple[str, ...], folder: str, warns: str, stdout: str, stderr: str) -> None:
+def _run_program(
+    program: str, arguments: tuple[str, ...], folder: str, warns: Sequence[str], stdout: str, stderr: str
+) -> None:
     os.setsid()
     os.chdir(folder)
     _print_into(stdout, stderr)
     faulthandler.enable()
-    warnings.simplefilter(warns)
+    for each in warns:
+        action, _, rest = each.partition(":")
+        message, _, category = rest.partition(":")
+        warnings.filterwarnings(action, re.escape(message), getattr(builtins, category or "Warning"))
     sys.argv = [program, *arguments]
     whole = os.path.join(folder, program)  # also for workers, which start in another folder
     sys.path.insert(0, os.path.dirname(whole))

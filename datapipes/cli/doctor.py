@@ -57,7 +57,7 @@ print(json.dumps([torch.version.cuda or torch.version.hip or "", error]))
 class Finding(NamedTuple):
     """What is wrong, and what to do."""
 
-    found: str
+    fault: str
     remedy: str
 
 
@@ -95,14 +95,14 @@ def _of_packages(facts: Facts, path: list[str]) -> Iterator[Finding]:
             needed += [*map(_requirement, distribution.requires or ())] if name == own else []
     if not needed:
         yield Finding(f"{own} is not installed, so nobody knows what it needs", "Install a wheel or the checkout.")
-    extras = list(dict.fromkeys(each.extra for each in needed if each.extra not in ("", "dev")))
+    extras = list(dict.fromkeys(package.extra for package in needed if package.extra not in ("", "dev")))
     owners: dict[str, str] = {}  # {package: extra}: whoever has the package uses the extra
     for extra in extras:
-        owners.setdefault(next(each.name for each in needed if each.extra == extra), extra)
+        owners.setdefault(next(package.name for package in needed if package.extra == extra), extra)
     have = {"", *(extra for name, extra in owners.items() if name in installed)}
-    used = [each for each in needed if each.extra in have]
-    for name, minimum in dict.fromkeys((each.name, each.minimum) for each in used):
-        users = [each.extra for each in used if each.name == name]
+    used = [package for package in needed if package.extra in have]
+    for name, minimum in dict.fromkeys((package.name, package.minimum) for package in used):
+        users = [package.extra for package in used if package.name == name]
         for_whom = "datapipes itself" if "" in users else f"[{'], ['.join(users)}]"
         install = f"Run pip install '{name}>={minimum}'"
         if name not in installed:
@@ -111,7 +111,7 @@ def _of_packages(facts: Facts, path: list[str]) -> Iterator[Finding]:
             yield Finding(
                 f"{name} is {installed[name]}, older than {minimum}, which is needed for {for_whom}", f"{install}."
             )
-    names = [name for name in ("python", *dict.fromkeys(each.name for each in used)) if name in installed]
+    names = [name for name in ("python", *dict.fromkeys(package.name for package in used)) if name in installed]
     for name in names:
         tested = TESTED.get(name, installed[name])
         if _numbers(installed[name])[:2] > _numbers(tested):
@@ -126,7 +126,9 @@ def _of_packages(facts: Facts, path: list[str]) -> Iterator[Finding]:
             yield Finding(f"{name} {installed[name]} cannot be imported: {fault}", f"Install {name} anew.")
     facts["versions"] = {name: installed[name] for name in (own, *names) if name in installed}
     works = {name for name, fault in faults.items() if not fault}
-    facts["extras"] = {extra: {each.name for each in needed if each.extra == extra} <= works for extra in extras}
+    facts["extras"] = {
+        extra: {package.name for package in needed if package.extra == extra} <= works for extra in extras
+    }
 
 
 def _of_memory(facts: Facts, root: str) -> Iterator[Finding]:
@@ -169,8 +171,8 @@ def _of_limits(facts: Facts, root: str) -> Iterator[Finding]:
             remedy = f"Raise the hard limit too, which is {most}: docker run --ulimit nofile=65536, or limits.conf."
         else:
             remedy = f"Run ulimit -n {_DESCRIPTORS} or more before the program."
-        found = f"a process may open {facts['descriptors']} files; each worker and each connection takes some"
-        yield Finding(found, remedy)
+        fault = f"a process may open {facts['descriptors']} files; each worker and each connection takes some"
+        yield Finding(fault, remedy)
     quota = _quota(root)
     facts["processors granted"] = quota
     if quota is not None and quota < facts["processors"]:
@@ -185,8 +187,8 @@ def _of_settings(facts: Facts, root: str) -> Iterator[Finding]:
     chosen = re.search(r"\[(\w+)\]", _read(Path(root, setting)))
     facts["huge pages"] = chosen[1] if chosen else "unknown"
     if facts["huge pages"] == "never":
-        found = f"memory gets no huge pages (/{setting}: never), which makes random reads slower"
-        yield Finding(found, f"As root: echo madvise > /{setting}.")
+        fault = f"memory gets no huge pages (/{setting}: never), which makes random reads slower"
+        yield Finding(fault, f"As root: echo madvise > /{setting}.")
     facts["allocator"] = preloaded = os.environ.get("LD_PRELOAD", "")
     for library in filter(None, re.split("[ :]+", preloaded)):
         if "/" in library and not Path(library).exists():
@@ -211,8 +213,8 @@ def _of_gpu(facts: Facts, root: str) -> Iterator[Finding]:
     if not built_for:
         yield Finding("there is a GPU, and this torch is a build without CUDA", "Install a build of torch with CUDA.")
     elif error:
-        found = f"torch, for CUDA {built_for}, cannot use the GPU with driver {driver[1]}: {error}"
-        yield Finding(found, "Update the driver, or install a build of torch for an older CUDA.")
+        fault = f"torch, for CUDA {built_for}, cannot use the GPU with driver {driver[1]}: {error}"
+        yield Finding(fault, "Update the driver, or install a build of torch for an older CUDA.")
 
 
 def _requirement(line: str) -> Requirement:
@@ -291,7 +293,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _result(findings: list[Finding], facts: Facts) -> tuple[str, dict[str, Any]]:
-    text = "\n".join(f"{finding.found}. {finding.remedy}" for finding in findings)
+    text = "\n".join(f"{finding.fault}. {finding.remedy}" for finding in findings)
     return text, {"findings": [finding._asdict() for finding in findings], "facts": facts}
 
 

@@ -86,7 +86,7 @@ class Machine:
         return str(self.root), [str(self.site)]
 
     def findings(self) -> list[str]:
-        return [f"{finding.found}. {finding.remedy}" for finding in doctor.examine(*self.places)[0]]
+        return [f"{finding.fault}. {finding.remedy}" for finding in doctor.examine(*self.places)[0]]
 
 
 @pytest.fixture

@@ -6,10 +6,18 @@ Every random choice is a pure function of this key and a node, so there is no ge
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from datapipes import _core
+try:
+    from datapipes import _core
+except ImportError as error:  # this module is the first that needs the core
+    raise ImportError(
+        f"datapipes was imported from {Path(__file__).parents[1]}, where the compiled core cannot be loaded: {error}. "
+        "Source without a core hides an installed package: leave its folder, or install it by pip install -e . "
+        "(`datapipes doctor` says more)."
+    ) from error
 from datapipes.base.checks import check_int
 
 __all__ = ["STREAM_VERSION", "RngKey"]

@@ -8,6 +8,7 @@ its process. Nothing on the machine is changed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ import resource
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.metadata import distributions
@@ -55,37 +56,43 @@ print(json.dumps([torch.version.cuda or torch.version.hip or "", error]))
 
 
 class Finding(NamedTuple):
-    """What is wrong, and what to do."""
+    """What is wrong, and what to do; `is_fault` is False for what may be well."""
 
     fault: str
     remedy: str
+    is_fault: bool = True
 
 
 class Requirement(NamedTuple):
-    """A package with its least version, and the extra that needs it; "" for what every installation needs."""
+    """A package with its least version, the first that is too new ("" if there is none), and the extra that needs it.
+
+    The extra is "" for what every installation needs.
+    """
 
     name: str
     minimum: str
+    below: str
     extra: str
 
 
 Facts = dict[str, Any]
 
 
-def examine(root: str = "/", path: list[str] | None = None) -> tuple[list[Finding], Facts]:
+def examine(wanted: Iterable[str] = (), root: str = "/", path: list[str] | None = None) -> tuple[list[Finding], Facts]:
     """Return what is wrong with this machine, and the facts that were read, as JSON values.
 
     Args:
+        wanted: extras that must work; others need to where their first package is installed.
         root: the folder that contains proc, sys and dev.
         path: the folders where packages are installed; by default those of this Python.
     """
     facts: Facts = {"system": platform.platform(), "processors": len(os.sched_getaffinity(0))}
-    findings = [*_of_packages(facts, sys.path if path is None else path), *_of_memory(facts, root)]
+    findings = [*_of_packages(facts, {*wanted}, sys.path if path is None else path), *_of_memory(facts, root)]
     findings += [*_of_limits(facts, root), *_of_settings(facts, root), *_of_gpu(facts, root)]
     return findings, facts
 
 
-def _of_packages(facts: Facts, path: list[str]) -> Iterator[Finding]:
+def _of_packages(facts: Facts, wanted: set[str], path: list[str]) -> Iterator[Finding]:
     own = _normal(runpy.run_path(str(PACKAGE / "base" / "errors.py"))["DISTRIBUTION"])
     installed, needed = {"python": platform.python_version()}, []
     for distribution in distributions(path=path):
@@ -99,18 +106,22 @@ def _of_packages(facts: Facts, path: list[str]) -> Iterator[Finding]:
     owners: dict[str, str] = {}  # {package: extra}: whoever has the package uses the extra
     for extra in extras:
         owners.setdefault(next(package.name for package in needed if package.extra == extra), extra)
-    have = {"", *(extra for name, extra in owners.items() if name in installed)}
+    for extra in wanted - {*extras}:
+        yield Finding(f"there is no extra {extra!r}", f"Name one of {', '.join(extras)}.")
+    have = {"", *wanted, *(extra for name, extra in owners.items() if name in installed)}
     used = [package for package in needed if package.extra in have]
-    for name, minimum in dict.fromkeys((package.name, package.minimum) for package in used):
-        users = [package.extra for package in used if package.name == name]
+    missing = []
+    for name, minimum, below in dict.fromkeys(package[:3] for package in used):
+        users = [package.extra for package in used if package[:3] == (name, minimum, below)]
         for_whom = "datapipes itself" if "" in users else f"[{'], ['.join(users)}]"
-        install = f"Run pip install '{name}>={minimum}'"
+        remedy = f"Run pip install '{name}>={minimum}{below and f',<{below}'}'."
         if name not in installed:
-            yield Finding(f"{name} is not installed; it is needed for {for_whom}", f"{install}.")
+            missing.append(name)
+            yield Finding(f"{name} is not installed; it is needed for {for_whom}", remedy)
         elif _numbers(installed[name]) < _numbers(minimum):
-            yield Finding(
-                f"{name} is {installed[name]}, older than {minimum}, which is needed for {for_whom}", f"{install}."
-            )
+            yield Finding(f"{name} is {installed[name]}, older than {minimum}, which is needed for {for_whom}", remedy)
+        elif below and _numbers(installed[name]) >= _numbers(below):
+            yield Finding(f"{name} is {installed[name]}, too new: {for_whom} needs one below {below}", remedy)
     names = [name for name in ("python", *dict.fromkeys(package.name for package in used)) if name in installed]
     for name in names:
         tested = TESTED.get(name, installed[name])
@@ -118,11 +129,14 @@ def _of_packages(facts: Facts, path: list[str]) -> Iterator[Finding]:
             yield Finding(
                 f"{name} is {installed[name]}, newer than {tested}, the newest that was tested",
                 f"If something fails, try again with {name} {tested}.",
+                is_fault=False,
             )
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         faults = dict(zip(names[1:], pool.map(_import_fault, names[1:]), strict=True))
+    told = {""}
     for name, fault in faults.items():
-        if fault:
+        if fault not in told and not any(f"'{other}" in fault for other in missing):
+            told.add(fault)  # others that import this package have the same
             yield Finding(f"{name} {installed[name]} cannot be imported: {fault}", f"Install {name} anew.")
     facts["versions"] = {name: installed[name] for name in (own, *names) if name in installed}
     works = {name for name, fault in faults.items() if not fault}
@@ -135,7 +149,11 @@ def _of_memory(facts: Facts, root: str) -> Iterator[Finding]:
     file = next((file for suffix in EXTENSION_SUFFIXES if (file := PACKAGE / f"_core{suffix}").exists()), None)
     try:
         if file is None:
-            raise ImportError(f"no _core{EXTENSION_SUFFIXES[0]} in {PACKAGE}: the core was built for another Python")
+            others = next(PACKAGE.glob("_core.*.so"), None)
+            why = (
+                "the core was built for another Python" if others else "it is source, and may hide an installed package"
+            )
+            raise ImportError(f"no _core{EXTENSION_SUFFIXES[0]} in {PACKAGE}: {why}")
         loader = ExtensionFileLoader("datapipes._core", str(file))
         core: Any = module_from_spec(spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
         loader.exec_module(core)
@@ -219,9 +237,10 @@ def _of_gpu(facts: Facts, root: str) -> Iterator[Finding]:
 
 def _requirement(line: str) -> Requirement:
     """Return a requirement as the metadata of a distribution has it: `name>=1.2; extra == "some"`."""
-    name, minimum, markers = re.fullmatch(r"([\w.-]+)[^;\d]*([\d.]*)[^;]*(.*)", line).groups()  # type: ignore[union-attr]
+    name, versions, markers = re.fullmatch(r"([\w.-]+)([^;]*)(.*)", line).groups()  # type: ignore[union-attr]
+    bounds = dict(re.findall(r"([<>=])=?([\d.]+)", versions))
     extra = re.search(r"extra == [\"']([\w-]+)", markers)
-    return Requirement(_normal(name), minimum, extra[1] if extra else "")
+    return Requirement(_normal(name), bounds.get(">", ""), bounds.get("<", ""), extra[1] if extra else "")
 
 
 def _import_fault(name: str) -> str:
@@ -272,43 +291,51 @@ def add_to(commands: Any) -> None:
     """Add `datapipes doctor` to the commands."""
     from datapipes.cli.command import add_command
 
-    add_command(commands, "doctor", _run, _TEXT)
+    _add_option(add_command(commands, "doctor", _run, _TEXT))
+
+
+def _add_option(parser: argparse.ArgumentParser) -> None:
+    text = "an extra that must work; may be given again. Others need to where their first package is installed"
+    parser.add_argument("--extra", action="append", default=[], metavar="NAME", help=text)
 
 
 _TEXT = (
     "Look for what keeps datapipes from working on this machine, or from being fast: versions, packages of extras, "
-    "memory, limits, GPU. A line for each fault says what to do. Without faults nothing is printed; else the exit code "
-    "is 1."
+    "memory, limits, GPU. Each line says what to do. Where all is well nothing is printed; the exit code is 1 if "
+    "something is wrong, and not for a version that is only newer than what was tested."
 )
 
 
 def _run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     from datapipes.cli.command import DoneInPart
 
-    findings, facts = examine()
-    text, values = _result(findings, facts)
-    if findings:
+    text, values, is_wrong = _result(arguments.extra)
+    if is_wrong:
         raise DoneInPart(text, values)
     return text, values
 
 
-def _result(findings: list[Finding], facts: Facts) -> tuple[str, dict[str, Any]]:
+def _result(wanted: list[str]) -> tuple[str, dict[str, Any], bool]:
+    """Examine; return (text, JSON values, whether something is wrong)."""
+    findings, facts = examine(wanted)
     text = "\n".join(f"{finding.fault}. {finding.remedy}" for finding in findings)
-    return text, {"findings": [finding._asdict() for finding in findings], "facts": facts}
+    values = {"findings": [finding._asdict() for finding in findings], "facts": facts}
+    return text, values, any(finding.is_fault for finding in findings)
 
 
 def main() -> int:
     """Run the command alone, where the package may not be importable."""
     parser = argparse.ArgumentParser(prog="datapipes doctor", description=_TEXT, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print findings and facts as one JSON object")
+    _add_option(parser)
     arguments = parser.parse_args()
-    findings, facts = examine()
-    text, values = _result(findings, facts)
+    text, values, is_wrong = _result(arguments.extra)
     if arguments.json:
         text = json.dumps({"command": "doctor", **values})
-    if text:
-        print(text)
-    return 1 if findings else 0
+    with contextlib.suppress(BrokenPipeError):  # the reader has seen enough
+        if text:
+            print(text, flush=True)
+    return int(is_wrong)
 
 
 if __name__ == "__main__":

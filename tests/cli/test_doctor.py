@@ -25,7 +25,7 @@ REQUIRED = [
     "triton>=3.0; platform_system == 'Linux' and extra == 'gpu'",
     'ray>=2.40; extra == "ray"',
     'pyarrow>=15; extra == "ray"',
-    'torch_geometric>=2.5; extra == "pyg"',
+    'torch_geometric<2.9,>=2.8; extra == "pyg"',
     'graphviz>=0.20; extra == "viz"',
     'matplotlib>=3.8; extra == "viz"',
     'pytest==9.2.0; extra == "dev"',
@@ -46,8 +46,8 @@ class Machine:
         self.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
         (self.root / "dev/shm").mkdir(parents=True)
         for requirement in REQUIRED:
-            name, minimum = re.match(r"(\w+)[=>]=([\d.]+)", requirement).groups()
-            self.install(name, doctor.TESTED.get(name, minimum))
+            name, minimum = re.match(r"(\w+).*?[=>]=([\d.]+)", requirement).groups()
+            self.install(name, doctor.TESTED.get(name.replace("_", "-"), minimum))
         self.remove("pytest")
         self.install(DISTRIBUTION, "0.1.0", REQUIRED)
         monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.12.1")
@@ -85,8 +85,8 @@ class Machine:
     def places(self) -> tuple[str, list[str]]:
         return str(self.root), [str(self.site)]
 
-    def findings(self) -> list[str]:
-        return [f"{finding.fault}. {finding.remedy}" for finding in doctor.examine(*self.places)[0]]
+    def findings(self, *extras: str) -> list[str]:
+        return [f"{finding.fault}. {finding.remedy}" for finding in doctor.examine(extras, *self.places)[0]]
 
 
 @pytest.fixture
@@ -101,10 +101,39 @@ def test_a_healthy_machine_has_no_findings(machine):
 
 
 def test_nobody_is_asked_for_extras_that_they_do_not_use(machine):
-    assert doctor.examine(*machine.places)[1]["extras"] == dict.fromkeys(EXTRAS, True)
+    assert doctor.examine((), *machine.places)[1]["extras"] == dict.fromkeys(EXTRAS, True)
     machine.remove("pymetis", "triton", "ray", "torch_geometric", "graphviz")
     assert machine.findings() == []
-    assert doctor.examine(*machine.places)[1]["extras"] == dict.fromkeys(EXTRAS, False)
+    assert doctor.examine((), *machine.places)[1]["extras"] == dict.fromkeys(EXTRAS, False)
+
+
+def test_an_extra_that_is_asked_for_must_work(machine):
+    machine.remove("pymetis", "pyarrow", "ray")
+    lines = machine.findings("distributed", "nothing")
+    assert lines[0] == "there is no extra 'nothing'. Name one of distributed, gpu, ray, pyg, viz."
+    assert [line.split(";")[0] for line in lines[1:]] == ["pymetis is not installed", "pyarrow is not installed"]
+
+
+def test_a_version_above_the_tested_ones_is_no_fault(machine):
+    machine.install("torch", "2.99.0")
+    (finding,), _ = doctor.examine((), *machine.places)
+    assert not finding.is_fault
+    machine.install("torch_geometric", "2.9.0")
+    line = "torch-geometric is 2.9.0, too new: [pyg] needs one below 2.9. Run pip install 'torch-geometric>=2.8,<2.9'."
+    findings, _ = doctor.examine((), *machine.places)
+    assert f"{findings[0].fault}. {findings[0].remedy}" == line
+    assert findings[0].is_fault
+
+
+def test_a_fault_that_others_inherit_is_named_once(machine):
+    machine.faults.update(dict.fromkeys(("torch", "ray", "torch_geometric"), "OSError: libcudart.so.13: not there"))
+    (line,) = machine.findings()
+    assert line.startswith("torch ")
+    machine.faults.update(dict.fromkeys(("ray", "torch"), "ModuleNotFoundError: No module named 'numpy'"))
+    machine.faults["torch_geometric"] = ""
+    machine.remove("numpy")
+    (line,) = machine.findings()
+    assert line.startswith("numpy is not installed; ")
 
 
 BROKEN = {  # how a machine breaks, and the line that names it
@@ -114,7 +143,7 @@ BROKEN = {  # how a machine breaks, and the line that names it
     ),
     "old torch_geometric": (
         lambda each: each.install("torch_geometric", "2.4.1"),
-        "torch-geometric is 2.4.1, older than 2.5, which is needed for [pyg]. Run pip install 'torch-geometric>=2.5'.",
+        "torch-geometric is 2.4.1, older than 2.8, which is needed for [pyg]. Run pip install 'torch-geometric>=2.8,<2.9'.",
     ),
     "torch of tomorrow": (
         lambda each: each.install("torch", "2.99.0.dev1+cu130"),
@@ -186,6 +215,9 @@ def test_a_core_for_another_python(machine, monkeypatch):
     (package / "base/errors.py").write_text(f"DISTRIBUTION = {DISTRIBUTION!r}")
     monkeypatch.setattr(doctor, "PACKAGE", package)
     (finding,) = machine.findings()
+    assert f"in {package}: it is source, and may hide an installed package. Install " in finding
+    (package / "_core.cpython-39-x86_64-linux-gnu.so").touch()
+    (finding,) = machine.findings()
     assert re.fullmatch(
         rf"the C\+\+ core cannot be loaded: no _core\..+\.so in {package}: the core was built for another Python\. "
         r"Install the wheel of this Python, or build anew\.",
@@ -208,9 +240,9 @@ def test_as_a_command(capsys, monkeypatch):
     assert child.stdout.startswith("usage: datapipes doctor ")
     assert not {"torch", "numpy", "datapipes"} & {*re.findall(r"\| +([\w.]+)$", child.stderr, re.MULTILINE)}
     finding = doctor.Finding("the moon is full", "Wait.")
-    monkeypatch.setattr(doctor, "examine", lambda: ([], {"processors": 2}))
+    monkeypatch.setattr(doctor, "examine", lambda _: ([], {"processors": 2}))
     assert run(capsys, "doctor") == (0, "", "")
-    monkeypatch.setattr(doctor, "examine", lambda: ([finding], {"processors": 2}))
+    monkeypatch.setattr(doctor, "examine", lambda _: ([finding], {"processors": 2}))
     assert run(capsys, "doctor") == (1, "the moon is full. Wait.\n", "")
     values = {"findings": [finding._asdict()], "facts": {"processors": 2}}
     assert run(capsys, "doctor", "--json").json == {"command": "doctor", **values}

@@ -22,9 +22,9 @@ print(json.dumps([platform.machine(), *(".".join(each.split(".")[:2])
 """
 
 
-def record(what: str, python: Sequence[str], result: str) -> None:
-    """Keep the result of a run of `what`, such as "golden digests", by the command `python`."""
-    versions = json.loads(subprocess.check_output([*python, "-c", _ASK]))
+def record(what: str, python: Sequence[str], result: str, environment: dict[str, str] | None = None) -> None:
+    """Keep the result of a run of `what`, such as "golden digests", by the command `python` in an environment."""
+    versions = json.loads(subprocess.check_output([*python, "-c", _ASK], env=environment))
     if len(python) > 1:
         versions[0] += ", emulated"
     commit = subprocess.check_output(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, text=True).strip()

@@ -143,7 +143,8 @@ BROKEN = {  # how a machine breaks, and the line that names it
     ),
     "old torch_geometric": (
         lambda each: each.install("torch_geometric", "2.4.1"),
-        "torch-geometric is 2.4.1, older than 2.8, which is needed for [pyg]. Run pip install 'torch-geometric>=2.8,<2.9'.",
+        "torch-geometric is 2.4.1, older than 2.8, which is needed for [pyg]. "
+        "Run pip install 'torch-geometric>=2.8,<2.9'.",
     ),
     "torch of tomorrow": (
         lambda each: each.install("torch", "2.99.0.dev1+cu130"),

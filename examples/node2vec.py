@@ -5,7 +5,8 @@ Run: python examples/node2vec.py [--data FOLDER] [--epochs N] [--steps N] [--p P
 The data are the folder of Cora (files ind.cora.*); without it, the embedded Debian packages, whose 63,436 nodes need
 far more steps than the default, which only shows that the loss falls. A tenth of the links is held out. Prints the loss
 of each epoch, the ROC AUC of the links held out against random pairs, scored by the product of the embeddings, and for
-Cora the accuracy of a linear classifier over the embeddings. On Cora with --epochs 60, seeds 0, 1, 2: AUC 0.866 ± 0.005, accuracy 0.657 ± 0.010. PyG's Node2Vec, trained the same way: 0.869 ± 0.007, 0.663 ± 0.006.
+Cora the accuracy of a linear classifier over the embeddings. On Cora with --epochs 60, seeds
+0, 1, 2: AUC 0.866 ± 0.005, accuracy 0.657 ± 0.010. PyG's Node2Vec, trained the same way: 0.869 ± 0.007, 0.663 ± 0.006.
 """
 
 from __future__ import annotations

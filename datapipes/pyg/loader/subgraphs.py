@@ -116,7 +116,7 @@ def read_saved(where: str, path: Path, kind: type, device: Any = "cpu") -> Any:
     Raises:
         ValueError: The file is broken, or has something else. No code of it was run.
     """
-    allowed = torch.serialization.get_safe_globals()
+    allowed = [*torch.serialization.get_safe_globals()]  # torch 2.4 gives its own list
     torch.serialization.add_safe_globals([kind])
     try:
         saved = torch.load(path, device, weights_only=True)

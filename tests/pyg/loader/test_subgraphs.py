@@ -207,7 +207,7 @@ def test_norms_are_kept_in_a_folder(tmp_path):
     folder = tmp_path / "a" / "b"
     norms = saint(sample_coverage=2, save_dir=folder, log=False).node_norm
     (path,) = folder.iterdir()
-    saved = torch.load(path)
+    saved = torch.load(path, weights_only=True)
     torch.save({**saved, "node_norm": norms * 0}, path)
     assert saint(sample_coverage=2, save_dir=folder).node_norm.sum() == 0
     for length in (1, 2):  # a file for each

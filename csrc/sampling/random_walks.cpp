@@ -29,6 +29,8 @@ struct InEdges {
 // the range, in steps that double, then halves.
 template <class IsThere>
 std::int64_t first_from(std::int64_t guess, std::int64_t first, std::int64_t last, IsThere&& is_there) {
+  if (first == last) return last;
+  guess = std::min(guess, last - 1);
   std::int64_t low = first, high = last;  // it is in [low, high]
   if (is_there(guess)) {
     high = guess;
@@ -166,7 +168,16 @@ class Group {
       if (degree == 0 || !(sums[begin + degree - 1] > 0)) continue;
       const std::uint32_t high = stream_[i].word(), low = stream_[i].word();
       x_[i] = place_of(high, low, sums[begin + degree - 1]);
-      line_[i] = line_above(coarse, begin, degree, x_[i]);
+      // Where the draw falls if all weights of the row are equal.
+      const auto offset = static_cast<std::int64_t>(x_[i] / sums[begin + degree - 1] * static_cast<double>(degree));
+      line_[i] = (begin + std::min(offset, degree - 1)) / kLineSums;
+      __builtin_prefetch(coarse + line_[i]);
+    }
+    for (std::int64_t n = 0; n < num_open_; ++n) {
+      const std::int64_t i = open_[n];
+      if (line_[i] == kNone) continue;
+      const std::int64_t first = row_[i].begin / kLineSums, last = (row_[i].begin + row_[i].degree - 1) / kLineSums;
+      line_[i] = first_from(line_[i], first, last, [&](std::int64_t line) { return coarse[line] > x_[i]; }) * kLineSums;
       __builtin_prefetch(sums + line_[i]);
     }
     for (std::int64_t n = 0; n < num_open_; ++n) {

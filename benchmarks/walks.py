@@ -13,9 +13,9 @@ runs; a random line takes 18 to 19 ns): a uniform step takes 30 to 38 ns, 0.83 t
 cache in part), 6.0 times torch_cluster's rate; with restarts 1.4 to 1.6; by weight 1.5 to 1.7; node2vec with p = 0.5
 and q = 2 2.1 to 2.5 of its lines, 15 times torch_cluster's rate, with p = 2 and q = 0.5 2.3 to 2.7 and 9 times; by
 weight 1.5 to 1.7.
-On a machine whose random lines take 6.5 ns (2-core AMD EPYC VM, shared, commit 9aa643e, without c9edbeb; two runs), more
-of a step is computing: uniform 1.1 of its lines, with restarts 2.0, by weight 2.3, node2vec 3.3 and 3.4, by weight 2.6.
-A search by line_above from the row's first sum (c9edbeb) took 1.5 to 1.9 times as long by weight, and was taken back.
+On a machine whose random lines take 6.5 ns (2-core AMD EPYC VM, shared, commit 9aa643e, without c9edbeb; two runs),
+more of a step is computing: uniform 1.1 of its lines, with restarts 2.0, by weight 2.3, node2vec 3.3 and 3.4, by weight
+2.6. A search by line_above (c9edbeb) took 1.5 to 1.9 times as long by weight, and was taken back.
 """
 
 from __future__ import annotations

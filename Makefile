@@ -155,14 +155,15 @@ wheels: $(WHEEL_TOOLS)
 	$(WHEEL_VENV)/bin/python tools/build_wheel.py --portable $(PYTHONS:%=--python %) $(MACHINES:%=--machine %) dist
 
 try-wheels: $(WHEEL_TOOLS)
-	$(WHEEL_VENV)/bin/python tools/try_wheel.py --without-cuda --extras dist/*.whl
+	$(WHEEL_VENV)/bin/python tools/try_wheel.py --without-cuda --extras --record dist/*.whl
 
 matrix: $(WHEEL_TOOLS)
 	$(WHEEL_VENV)/bin/python tools/matrix.py $(CELLS)
 
+tag: export TAG := $(value TAG)
 tag:
 	@version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' datapipes/__init__.py); \
-	test "$(TAG)" = "v$$version" || { echo "the tag of this version is v$$version, not '$(TAG)'. Give TAG=v$$version."; exit 1; }; \
+	test "$$TAG" = "v$$version" || { echo "the tag of this version is v$$version. Give TAG=v$$version."; exit 1; }; \
 	grep -Eq "^## $$version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$$" CHANGELOG.md || \
 	{ echo "CHANGELOG.md has no line '## $$version (YYYY-MM-DD)'. Write the day of the release there."; exit 1; }
 

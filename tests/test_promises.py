@@ -67,7 +67,9 @@ def test_the_windows_of_python_and_torch_are_those_that_are_tested():
 
 
 def test_every_namespace_of_the_page_has_public_names():
-    for name in re.findall(r"`(datapipes(?:\.\w+)?)`", PAGE.split("API reference")[0]):
+    names = re.findall(r"`(datapipes(?:\.\w+)?)`", PAGE.split("API reference")[0])
+    assert len(names) == 5
+    for name in names:
         if name != "datapipes.pyg":  # needs torch_geometric
             found = dp if name == "datapipes" else getattr(dp, name.split(".")[1])
             assert found.__all__

@@ -123,6 +123,8 @@ def run_tests(folder: Path, sdist: Path, options: list[str]) -> int:
         data = os.environ.get("DATAPIPES_SHARED_DATA", str(ROOT.parent / "shared" / "data"))
         settings = {**os.environ, "OMP_NUM_THREADS": "1", "DATAPIPES_SHARED_DATA": data}
         status = subprocess.run([*command, *chosen], cwd=tree, env=settings).returncode
+        if not counts.exists():
+            return status or 1
         suite = ElementTree.parse(counts).getroot()[0]
         failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         if not options:

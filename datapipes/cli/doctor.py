@@ -43,7 +43,12 @@ TESTED = {
 _MODULES = {"pyyaml": "yaml", "pytorch-frame": "torch_frame", "torch-geometric": "torch_geometric"}
 _IMPORT_S = 120.0
 _SHARED_BYTES, _MEMORY_BYTES, _DESCRIPTORS = 2**29, 2**31, 1024  # fewer are few
-_SLOW = {"MALLOC_PERTURB_": "0", "MALLOC_CHECK_": "0", "PYTHONMALLOC": "pymalloc", "CUDA_LAUNCH_BLOCKING": "0"}
+_SLOW = {  # values of variables that look for faults, and make all slow
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "MALLOC_CHECK_": "[1-9].*",
+    "MALLOC_PERTURB_": "[1-9].*",
+    "PYTHONMALLOC": ".*debug",
+}
 _ASK_TORCH = """
 import json, torch
 error = ""
@@ -96,9 +101,12 @@ def _of_packages(facts: Facts, wanted: set[str], path: list[str]) -> Iterator[Fi
     own = _normal(runpy.run_path(str(PACKAGE / "base" / "errors.py"))["DISTRIBUTION"])
     installed, needed = {"python": platform.python_version()}, []
     for distribution in distributions(path=path):
-        name = _normal(distribution.metadata["Name"] or "")
+        try:
+            name, version = _normal(distribution.metadata["Name"]), distribution.version or ""
+        except (TypeError, ValueError, KeyError):  # no name, or broken: what pip leaves when it is interrupted
+            continue
         if name not in installed:  # the first of a name is the one that Python imports
-            installed[name] = distribution.version
+            installed[name] = version
             needed += [*map(_requirement, distribution.requires or ())] if name == own else []
     if not needed:
         yield Finding(f"{own} is not installed, so nobody knows what it needs", "Install a wheel or the checkout.")
@@ -115,13 +123,16 @@ def _of_packages(facts: Facts, wanted: set[str], path: list[str]) -> Iterator[Fi
         users = [package.extra for package in used if package[:3] == (name, minimum, below)]
         for_whom = "datapipes itself" if "" in users else f"[{'], ['.join(users)}]"
         remedy = f"Run pip install '{name}>={minimum}{below and f',<{below}'}'."
+        fault = ""
         if name not in installed:
             missing.append(name)
-            yield Finding(f"{name} is not installed; it is needed for {for_whom}", remedy)
+            fault = f"{name} is not installed; it is needed for {for_whom}"
         elif _numbers(installed[name]) < _numbers(minimum):
-            yield Finding(f"{name} is {installed[name]}, older than {minimum}, which is needed for {for_whom}", remedy)
+            fault = f"{name} is {installed[name]}, older than {minimum}, which is needed for {for_whom}"
         elif below and _numbers(installed[name]) >= _numbers(below):
-            yield Finding(f"{name} is {installed[name]}, too new: {for_whom} needs one below {below}", remedy)
+            fault = f"{name} is {installed[name]}, too new: {for_whom} needs one below {below}"
+        if fault:
+            yield Finding(fault, remedy, is_fault=not wanted.union({""}).isdisjoint(users))
     names = [name for name in ("python", *dict.fromkeys(package.name for package in used)) if name in installed]
     for name in names:
         tested = TESTED.get(name, installed[name])
@@ -131,11 +142,11 @@ def _of_packages(facts: Facts, wanted: set[str], path: list[str]) -> Iterator[Fi
                 f"If something fails, try again with {name} {tested}.",
                 is_fault=False,
             )
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(min(4, facts["processors"])) as pool:  # most load torch
         faults = dict(zip(names[1:], pool.map(_import_fault, names[1:]), strict=True))
     told = {""}
     for name, fault in faults.items():
-        if fault not in told and not any(f"'{other}" in fault for other in missing):
+        if fault not in told and not any(f"'{_module(other)}'" in fault for other in missing):
             told.add(fault)  # others that import this package have the same
             yield Finding(f"{name} {installed[name]} cannot be imported: {fault}", f"Install {name} anew.")
     facts["versions"] = {name: installed[name] for name in (own, *names) if name in installed}
@@ -157,10 +168,10 @@ def _of_memory(facts: Facts, root: str) -> Iterator[Finding]:
         loader = ExtensionFileLoader("datapipes._core", str(file))
         core: Any = module_from_spec(spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
         loader.exec_module(core)
-    except ImportError as error:
+        facts["memory left"], limit = core.memory_left(root.rstrip("/"))
+    except Exception as error:  # of a core that is damaged, or of another version, any
         yield Finding(f"the C++ core cannot be loaded: {error}", "Install the wheel of this Python, or build anew.")
     else:
-        facts["memory left"], limit = core.memory_left(root.rstrip("/"))
         if facts["memory left"] < _MEMORY_BYTES:
             yield Finding(
                 f"{_size(facts['memory left'])} of memory are left by {limit}",
@@ -179,6 +190,7 @@ def _of_memory(facts: Facts, root: str) -> Iterator[Finding]:
             yield Finding(
                 f"/dev/shm has {_size(facts['/dev/shm'])} free; torch sends tensors through it (channel='mp' too)",
                 "Enlarge it (docker run --shm-size=8g), or use channel='shm', the default, which needs none of it.",
+                is_fault=False,
             )
 
 
@@ -197,6 +209,7 @@ def _of_limits(facts: Facts, root: str) -> Iterator[Finding]:
         yield Finding(
             f"the cgroup grants the time of {quota:g} processors, but {facts['processors']} are to be seen",
             f"Use at most {max(int(quota), 1)} workers and threads (torch.set_num_threads), or raise the quota.",
+            is_fault=False,
         )
 
 
@@ -206,22 +219,23 @@ def _of_settings(facts: Facts, root: str) -> Iterator[Finding]:
     facts["huge pages"] = chosen[1] if chosen else "unknown"
     if facts["huge pages"] == "never":
         fault = f"memory gets no huge pages (/{setting}: never), which makes random reads slower"
-        yield Finding(fault, f"As root: echo madvise > /{setting}.")
+        yield Finding(fault, f"As root: echo madvise > /{setting}.", is_fault=False)
     facts["allocator"] = preloaded = os.environ.get("LD_PRELOAD", "")
     for library in filter(None, re.split("[ :]+", preloaded)):
-        if "/" in library and not Path(library).exists():
+        if "/" in library and "$" not in library and not Path(library).exists():
             yield Finding(f"LD_PRELOAD names {library}, which is not there, so it is not used", "Correct the path.")
-    for name, harmless in _SLOW.items():
-        if os.environ.get(name, harmless) not in (harmless, ""):
+    for name, slow in _SLOW.items():
+        if re.fullmatch(slow, os.environ.get(name, "")):
             yield Finding(
                 f"{name}={os.environ[name]} is set, which is for looking for faults, and slow", f"Unset {name}."
             )
 
 
 def _of_gpu(facts: Facts, root: str) -> Iterator[Finding]:
-    driver = re.search(r"Kernel Module\D*([\d.]+)", _read(Path(root, "proc/driver/nvidia/version")))
+    driver = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _read(Path(root, "proc/driver/nvidia/version")))
     facts["driver"] = driver[1] if driver else ""
-    if not driver:
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if not driver or is_hidden or not [*Path(root, "dev").glob("nvidia[0-9]*")]:
         return
     try:
         built_for, error = json.loads(_python(_ASK_TORCH).stdout)
@@ -246,7 +260,7 @@ def _requirement(line: str) -> Requirement:
 def _import_fault(name: str) -> str:
     """Return why a package cannot be imported; "" if it can."""
     try:
-        done = _python(f"import {_MODULES.get(name, name)}")
+        done = _python(f"import {_module(name)}")
     except subprocess.TimeoutExpired:
         return f"it takes more than {_IMPORT_S:.0f} s"
     if done.returncode == 0:
@@ -260,11 +274,21 @@ def _python(program: str) -> subprocess.CompletedProcess[str]:
 
 def _quota(root: str) -> float | None:
     """Return the processors whose time the cgroup of this process may use; None if it sets no limit."""
-    own = re.search(r"^0::(/.*)$", _read(Path(root, "proc/self/cgroup")), re.MULTILINE)
-    group = Path(own[1] if own else "/")
-    files = [Path(root, "sys/fs/cgroup", *folder.parts[1:], "cpu.max") for folder in (group, *group.parents)]
-    limits = [limit for file in files if (limit := re.match(r"(\d+) (\d+)", _read(file)))]
+    texts = []
+    for controllers, name in re.findall(r"^\d+:(.*?):/(.*)$", _read(Path(root, "proc/self/cgroup")), re.MULTILINE):
+        group = Path(name)
+        for mount in ("sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"):
+            for folder in [Path(root, mount, group), *(Path(root, mount, parent) for parent in group.parents)]:
+                if controllers == "":  # of the second version
+                    texts.append(_read(folder / "cpu.max"))
+                elif "cpu" in controllers.split(","):
+                    texts.append(f"{_read(folder / 'cpu.cfs_quota_us').strip()} {_read(folder / 'cpu.cfs_period_us')}")
+    limits = [limit for text in texts if (limit := re.match(r"(\d+) (\d+)", text))]
     return min((int(limit[1]) / int(limit[2]) for limit in limits), default=None)
+
+
+def _module(name: str) -> str:
+    return _MODULES.get(name, name)
 
 
 def _normal(name: str) -> str:
@@ -327,6 +351,7 @@ def main() -> int:
     """Run the command alone, where the package may not be importable."""
     parser = argparse.ArgumentParser(prog="datapipes doctor", description=_TEXT, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print findings and facts as one JSON object")
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error, as always here")
     _add_option(parser)
     arguments = parser.parse_args()
     text, values, is_wrong = _result(arguments.extra)

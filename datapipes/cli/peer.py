@@ -187,6 +187,11 @@ def check(setting: Setting) -> None:
             "--peer compares minibatches of nodes on graphs without types; the seeds here are edges, or the graph has "
             "types. Give another graph, or leave out --peer."
         )
+    for name, feature in setting.features.items():
+        if feature.dtype == torch.bfloat16:
+            raise WrongUsage(
+                f"--peer: {name} is bfloat16, of which no .npy file can be made. Convert it, or leave out --peer."
+            )
 
 
 def _own_sides(setting: Setting, made: Made, seconds: float) -> dict[str, Side]:

@@ -21,16 +21,18 @@ REQUIRED = [
     "torch>=2.4",
     "numpy>=1.26",
     'pymetis>=2025.2; extra == "distributed"',
-    'pyarrow>=15; extra == "distributed"',
+    'pyarrow>=24; extra == "distributed"',
     "triton>=3.0; platform_system == 'Linux' and extra == 'gpu'",
     'ray>=2.40; extra == "ray"',
-    'pyarrow>=15; extra == "ray"',
+    'pyarrow>=24; extra == "ray"',
     'torch_geometric<2.9,>=2.8; extra == "pyg"',
+    'pyyaml>=6; extra == "ondisk"',
+    'pyarrow>=24; extra == "ondisk"',
     'graphviz>=0.20; extra == "viz"',
     'matplotlib>=3.8; extra == "viz"',
     'pytest==9.2.0; extra == "dev"',
 ]
-EXTRAS = ("distributed", "gpu", "pyg", "ray", "viz")
+EXTRAS = ("distributed", "gpu", "ondisk", "pyg", "ray", "viz")
 Disk = namedtuple("Disk", "f_bavail f_frsize")
 
 
@@ -55,7 +57,7 @@ class Machine:
         monkeypatch.setattr(doctor.os, "statvfs", lambda _: Disk(self.shared_bytes, 1))
         monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _: range(8))
         monkeypatch.setattr(resource, "getrlimit", lambda which: (self.limits.get(which, -1), -1))
-        for name in ("LD_PRELOAD", *doctor._SLOW):
+        for name in ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES", *doctor._SLOW):
             monkeypatch.delenv(name, raising=False)
 
     def write(self, file: str, text: str) -> None:
@@ -79,7 +81,9 @@ class Machine:
         return subprocess.CompletedProcess([], int(fault != ""), self.torch, fault)
 
     def add_gpu(self) -> None:
-        self.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.10  Tue\n")
+        text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.10  Release Build\n"
+        self.write("proc/driver/nvidia/version", text)
+        self.write("dev/nvidia0", "")
 
     @property
     def places(self) -> tuple[str, list[str]]:
@@ -102,7 +106,7 @@ def test_a_healthy_machine_has_no_findings(machine):
 
 def test_nobody_is_asked_for_extras_that_they_do_not_use(machine):
     assert doctor.examine((), *machine.places)[1]["extras"] == dict.fromkeys(EXTRAS, True)
-    machine.remove("pymetis", "triton", "ray", "torch_geometric", "graphviz")
+    machine.remove("pymetis", "triton", "ray", "torch_geometric", "graphviz", "pyyaml")
     assert machine.findings() == []
     assert doctor.examine((), *machine.places)[1]["extras"] == dict.fromkeys(EXTRAS, False)
 
@@ -110,7 +114,7 @@ def test_nobody_is_asked_for_extras_that_they_do_not_use(machine):
 def test_an_extra_that_is_asked_for_must_work(machine):
     machine.remove("pymetis", "pyarrow", "ray")
     lines = machine.findings("distributed", "nothing")
-    assert lines[0] == "there is no extra 'nothing'. Name one of distributed, gpu, ray, pyg, viz."
+    assert lines[0] == "there is no extra 'nothing'. Name one of distributed, gpu, ray, pyg, ondisk, viz."
     assert [line.split(";")[0] for line in lines[1:]] == ["pymetis is not installed", "pyarrow is not installed"]
 
 
@@ -120,9 +124,28 @@ def test_a_version_above_the_tested_ones_is_no_fault(machine):
     assert not finding.is_fault
     machine.install("torch_geometric", "2.9.0")
     line = "torch-geometric is 2.9.0, too new: [pyg] needs one below 2.9. Run pip install 'torch-geometric>=2.8,<2.9'."
-    findings, _ = doctor.examine((), *machine.places)
-    assert f"{findings[0].fault}. {findings[0].remedy}" == line
-    assert findings[0].is_fault
+    for wanted in ((), ("pyg",)):  # only what is asked for, or what datapipes itself needs, is a fault
+        findings, _ = doctor.examine(wanted, *machine.places)
+        assert f"{findings[0].fault}. {findings[0].remedy}" == line
+        assert findings[0].is_fault == bool(wanted)
+
+
+def test_what_is_broken_in_the_metadata_is_passed_over(machine):
+    machine.install("~umpy", "1.20")
+    (machine.site / "~umpy.dist-info" / "METADATA").write_bytes(b"Name: \xe9\xff")
+    (machine.site / "lost.dist-info").mkdir()
+    (machine.site / "lost.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\n")
+    assert machine.findings() == []
+
+
+def test_a_driver_without_a_gpu_is_no_gpu(machine, monkeypatch):
+    machine.add_gpu()
+    machine.torch = json.dumps(["13.0", "No CUDA GPUs are available"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert machine.findings() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    (machine.root / "dev/nvidia0").unlink()
+    assert machine.findings() == []
 
 
 def test_a_fault_that_others_inherit_is_named_once(machine):
@@ -139,7 +162,7 @@ def test_a_fault_that_others_inherit_is_named_once(machine):
 BROKEN = {  # how a machine breaks, and the line that names it
     "no pyarrow": (
         lambda each: each.remove("pyarrow"),
-        "pyarrow is not installed; it is needed for [distributed], [ray]. Run pip install 'pyarrow>=15'.",
+        "pyarrow is not installed; it is needed for [distributed], [ray], [ondisk]. Run pip install 'pyarrow>=24'.",
     ),
     "old torch_geometric": (
         lambda each: each.install("torch_geometric", "2.4.1"),
@@ -175,6 +198,15 @@ BROKEN = {  # how a machine breaks, and the line that names it
     ),
     "half a processor": (
         lambda each: each.write("sys/fs/cgroup/job/cpu.max", "50000 100000"),
+        "the cgroup grants the time of 0.5 processors, but 8 are to be seen. "
+        "Use at most 1 workers and threads (torch.set_num_threads), or raise the quota.",
+    ),
+    "half a processor, of the first version of cgroups": (
+        lambda each: (
+            each.write("proc/self/cgroup", "4:cpu,cpuacct:/job\n"),
+            each.write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "50000"),
+            each.write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000"),
+        ),
         "the cgroup grants the time of 0.5 processors, but 8 are to be seen. "
         "Use at most 1 workers and threads (torch.set_num_threads), or raise the quota.",
     ),

@@ -148,7 +148,8 @@ def _of_packages(facts: Facts, wanted: set[str], path: list[str]) -> Iterator[Fi
     for name, fault in faults.items():
         if fault not in told and not any(f"'{_module(other)}'" in fault for other in missing):
             told.add(fault)  # others that import this package have the same
-            yield Finding(f"{name} {installed[name]} cannot be imported: {fault}", f"Install {name} anew.")
+            remedy = f"python -c 'import {_module(name)}' shows all of it; most often it helps to install {name} anew."
+            yield Finding(f"{name} {installed[name]} cannot be imported: {fault}", remedy)
     facts["versions"] = {name: installed[name] for name in (own, *names) if name in installed}
     works = {name for name, fault in faults.items() if not fault}
     facts["extras"] = {
@@ -276,13 +277,12 @@ def _quota(root: str) -> float | None:
     """Return the processors whose time the cgroup of this process may use; None if it sets no limit."""
     texts = []
     for controllers, name in re.findall(r"^\d+:(.*?):/(.*)$", _read(Path(root, "proc/self/cgroup")), re.MULTILINE):
-        group = Path(name)
-        for mount in ("sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"):
-            for folder in [Path(root, mount, group), *(Path(root, mount, parent) for parent in group.parents)]:
-                if controllers == "":  # of the second version
-                    texts.append(_read(folder / "cpu.max"))
-                elif "cpu" in controllers.split(","):
-                    texts.append(f"{_read(folder / 'cpu.cfs_quota_us').strip()} {_read(folder / 'cpu.cfs_period_us')}")
+        groups, mounts = [Path(name), *Path(name).parents], Path(root, "sys/fs/cgroup")
+        if controllers == "":  # the second version
+            texts += [_read(mounts / mount / group / "cpu.max") for mount in ("", "unified") for group in groups]
+        elif "cpu" in controllers.split(","):
+            folders = [mounts / "cpu" / group for group in groups]
+            texts += [f"{_read(at / 'cpu.cfs_quota_us').strip()} {_read(at / 'cpu.cfs_period_us')}" for at in folders]
     limits = [limit for text in texts if (limit := re.match(r"(\d+) (\d+)", text))]
     return min((int(limit[1]) / int(limit[2]) for limit in limits), default=None)
 

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from datapipes.base.progress import Progress
+from datapipes.base.sizes import check_memory
 from datapipes.cli import measuring
 from datapipes.cli.command import WrongUsage
 from datapipes.cli.measuring import Made, Setting, Side
@@ -49,6 +50,7 @@ KEEP_MEMORY = {
 }
 ALLOCATORS: dict[str, dict[str, str]] = {"keeps memory": KEEP_MEMORY, "as installed": {}}
 ANSWER_S = 180.0  # for one measurement; the first one includes loading the graph
+START_S, INSTALL_S = 60.0, 3600.0  # for an interpreter to tell its version, for the installation
 _WORK = {  # what GraphBolt's program calls it: (what both do, the unit, how many are one of it)
     "sample": ("sample and compact, one thread", "million edges/s", 1e6),
     "gather": ("gather features, one thread", "GB/s", 1e9),
@@ -127,8 +129,8 @@ def environment(python: str | None) -> Path:
     base = python or sys.executable
     ask = "import sys; print(*sys.version_info[:2])"
     try:
-        version = tuple(map(int, subprocess.check_output([base, "-c", ask], text=True).split()))
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        version = tuple(map(int, subprocess.check_output([base, "-c", ask], text=True, timeout=START_S).split()))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise WrongUsage(f"--peer-python: {base} does not run: {error}. Name an interpreter of Python.") from error
     if not PYTHONS[0] <= version <= PYTHONS[1]:
         allowed = " to ".join(f"{major}.{minor}" for major, minor in PYTHONS)
@@ -141,9 +143,12 @@ def environment(python: str | None) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         run = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         for command in ([base, "-m", "venv", str(folder)], [*run, "--only-binary=:all:", *PINS]):
-            done = subprocess.run(command, stdout=sys.stderr)
-            if done.returncode:
-                raise RuntimeError(f"{NAME} cannot be installed; the messages above say why. Mend what they name.")
+            try:
+                subprocess.run(command, stdout=sys.stderr, check=True, timeout=INSTALL_S)
+            except subprocess.SubprocessError as error:
+                raise RuntimeError(
+                    f"{NAME} cannot be installed; the messages above say why. Mend what they name."
+                ) from error
         (folder / "done").touch()
     return folder / "bin" / "python"
 
@@ -192,6 +197,11 @@ def check(setting: Setting) -> None:
             raise WrongUsage(
                 f"--peer: {name} is bfloat16, of which no .npy file can be made. Convert it, or leave out --peer."
             )
+    # Each kind of work and allocator has a process of its own; those that sample read no features.
+    of_features = sum(feature.tensor.nbytes for feature in setting.features.values())
+    of_graph = 8 * (setting.num_edges() + setting.graph.num_nodes_of(None) + 1)
+    num_bytes = len(ALLOCATORS) * (len(_WORK) * of_graph + (len(_WORK) - 1) * of_features)
+    check_memory("--peer", "what GraphBolt's processes read", num_bytes, "Give a smaller graph.")
 
 
 def _own_sides(setting: Setting, made: Made, seconds: float) -> dict[str, Side]:

@@ -2,7 +2,9 @@
 
 import html
 import re
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -296,6 +298,17 @@ def test_what_bench_refuses_of_peers(command_refuses, monkeypatch, tmp_path):
         command_refuses(2, "bench", graph, *FAST, "--peer", "graphbolt", "--peer-python", python)
 
 
+def test_a_peer_needs_room_for_its_copies(command_refuses, monkeypatch, tmp_path):
+    graph = saved_graph(tmp_path / "g")
+    monkeypatch.setattr(peer, "check_memory", partial(check_memory_of, 1000))
+    command_refuses(1, "bench", graph, *FAST, "--peer", "graphbolt")
+
+
+def check_memory_of(left: int, where: str, content: str, num_bytes: int, remedy: str) -> None:
+    assert num_bytes > left
+    raise MemoryError(f"{where}: {content} needs {num_bytes} bytes; {left} are left by the test. {remedy}")
+
+
 def test_the_environment_of_a_peer_is_made_once_from_pinned_wheels(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     commands = []
@@ -304,9 +317,12 @@ def test_the_environment_of_a_peer_is_made_once_from_pinned_wheels(monkeypatch, 
         commands.append(command)
         if command[2] == "venv":
             Path(command[3]).mkdir(parents=True)
-        return SimpleNamespace(returncode=fails and command[2] == "pip")
+        elif fails:
+            raise subprocess.CalledProcessError(1, command)
 
-    process = SimpleNamespace(run=run, check_output=lambda *_, **__: "3 11\n", CalledProcessError=OSError)
+    process = SimpleNamespace(
+        run=run, check_output=lambda *_, **__: "3 11\n", SubprocessError=subprocess.SubprocessError
+    )
     monkeypatch.setattr(peer, "subprocess", process)
     fails = True
     with pytest.raises(RuntimeError, match=r"^GraphBolt 2\.1\.0 cannot be installed; the messages above say why\."):

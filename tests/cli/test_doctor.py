@@ -176,7 +176,8 @@ BROKEN = {  # how a machine breaks, and the line that names it
     ),
     "ray without one of its libraries": (
         lambda each: each.faults.update({"ray": "Traceback\nImportError: libray.so: no such file\n"}),
-        f"ray {doctor.TESTED['ray']} cannot be imported: ImportError: libray.so: no such file. Install ray anew.",
+        f"ray {doctor.TESTED['ray']} cannot be imported: ImportError: libray.so: no such file. "
+        "python -c 'import ray' shows all of it; most often it helps to install ray anew.",
     ),
     "a container's /dev/shm": (
         lambda each: setattr(each, "shared_bytes", 2**26),
